@@ -1,0 +1,1 @@
+//! One generation step as pure logic: draft trees, acceptance, sampling. No device, no files, no threads.

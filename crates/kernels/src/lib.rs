@@ -1,0 +1,1 @@
+//! Every operation the models need, on every device, behind one seam.

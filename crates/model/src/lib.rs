@@ -1,0 +1,1 @@
+//! Weights and operations to hidden states and logits; owns what a sequence remembers.

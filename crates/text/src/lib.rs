@@ -1,0 +1,1 @@
+//! Characters to tokens and back: tokenizer, chat template, stop strings, reasoning spans.
