@@ -1,0 +1,72 @@
+//! The seam: what a device must be able to do.
+
+use std::fmt;
+
+use crate::{KernelError, Param, Recording, Rows, State, StateLayout, Tensor, Weight, WeightData};
+
+/// A place where passes run.
+///
+/// The trait is object safe: everything above it holds an `Arc<dyn Device>` and knows nothing else of the hardware.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// Short name for messages, such as `reference` or `cpu`.
+    fn name(&self) -> &'static str;
+
+    /// What runs here in words, for people: instruction set, threads, card.
+    fn describe(&self) -> String;
+
+    /// Takes over a weight matrix; repacking for speed happens here.
+    ///
+    /// # Errors
+    /// [`KernelError::WeightBytes`] or [`KernelError::WeightBlocks`] if the bytes do not fit shape and format.
+    fn weight(&self, data: WeightData) -> Result<Weight, KernelError>;
+
+    /// Takes over a small f32 vector.
+    ///
+    /// # Errors
+    /// What the device says when its memory is full.
+    fn param(&self, values: Vec<f32>) -> Result<Param, KernelError>;
+
+    /// The memory of a new, empty sequence.
+    ///
+    /// # Errors
+    /// What the device says when its memory is full.
+    fn state(&self, layout: &StateLayout) -> Result<Box<dyn State>, KernelError>;
+
+    /// Turns a recording into something that runs; all memory of the pass is allocated here.
+    ///
+    /// # Errors
+    /// [`KernelError::Foreign`] if the recording holds weights of another device.
+    fn prepare(&self, recording: Recording) -> Result<Box<dyn Pass>, KernelError>;
+}
+
+/// What changes from run to run of one pass.
+#[derive(Clone, Copy, Debug)]
+pub struct PassInputs<'a> {
+    /// The rows, at most [`Capacity::rows`](crate::Capacity).
+    pub rows: &'a Rows,
+    /// Rows that [`Extent::Outputs`](crate::Extent) tensors hold, in this order.
+    pub outputs: &'a [usize],
+    /// Values of the tensors made by [`Ops::input`](crate::Ops::input), each `[rows, width]`.
+    pub inputs: &'a [(Tensor, &'a [f32])],
+}
+
+/// A prepared recording.
+pub trait Pass: Send {
+    /// Runs over `inputs.rows`. `states[s]` belongs to the pass's sequence `s` and is only read.
+    ///
+    /// # Errors
+    /// Rows, tokens or states that do not fit the pass; nothing is changed then.
+    fn run(&mut self, inputs: &PassInputs<'_>, states: &[&dyn State]) -> Result<(), KernelError>;
+
+    /// Appends the rows `path` of the last run (row indices of the pass, root first) to the state of their sequence.
+    ///
+    /// # Errors
+    /// [`KernelError::Path`] if `path` is no chain from the end of its sequence; nothing is changed then.
+    fn commit(&mut self, path: &[usize], state: &mut dyn State) -> Result<(), KernelError>;
+
+    /// Values of a kept tensor after the last run: `[rows or outputs of that run, width]`.
+    ///
+    /// # Errors
+    /// [`KernelError::Missing`] if the tensor was not kept.
+    fn read(&mut self, tensor: Tensor) -> Result<&[f32], KernelError>;
+}

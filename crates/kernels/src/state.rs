@@ -1,0 +1,135 @@
+//! What a sequence remembers between passes.
+
+use std::any::Any;
+
+use crate::{DType, KernelError};
+
+/// Shape of the key-value cache of one attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Key-value heads.
+    pub num_key_value_heads: usize,
+    /// Elements per head, keys and values alike.
+    pub head_dim: usize,
+    /// Storage type: [`DType::F32`], [`DType::F16`] or [`DType::BF16`].
+    pub dtype: DType,
+}
+
+impl KvLayout {
+    /// Elements of the keys (or of the values) of one token.
+    pub const fn width(&self) -> usize {
+        self.num_key_value_heads * self.head_dim
+    }
+}
+
+/// Shape of the state of one Gated DeltaNet layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaLayout {
+    /// Query and key heads.
+    pub num_key_heads: usize,
+    /// Value heads, a multiple of the key heads.
+    pub num_value_heads: usize,
+    /// Elements per query or key head.
+    pub key_head_dim: usize,
+    /// Elements per value head.
+    pub value_head_dim: usize,
+    /// Taps of the causal convolution.
+    pub conv_kernel_dim: usize,
+}
+
+impl DeltaLayout {
+    /// Channels of the convolution: all query, key and value heads.
+    pub const fn conv_channels(&self) -> usize {
+        2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+    }
+
+    /// Elements of the recurrent state `[value_heads, key_dim, value_dim]`.
+    pub const fn state_elements(&self) -> usize {
+        self.num_value_heads * self.key_head_dim * self.value_head_dim
+    }
+}
+
+/// Shapes of everything one sequence remembers; layers of a kind find their state by slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateLayout {
+    /// One entry per attention layer.
+    pub attention: Vec<KvLayout>,
+    /// One entry per Gated DeltaNet layer.
+    pub delta: Vec<DeltaLayout>,
+}
+
+/// Everything a sequence remembers, as plain values: what a state can be saved as and restored from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StateValues {
+    /// Committed tokens.
+    pub len: usize,
+    /// One entry per attention layer.
+    pub attention: Vec<KvValues>,
+    /// One entry per Gated DeltaNet layer.
+    pub delta: Vec<DeltaValues>,
+}
+
+/// The cache of one attention layer; the type of the cache holds every value exactly.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KvValues {
+    /// `[len, kv_heads, head_dim]`.
+    pub keys: Vec<f32>,
+    /// `[len, kv_heads, head_dim]`.
+    pub values: Vec<f32>,
+}
+
+/// The state of one Gated DeltaNet layer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeltaValues {
+    /// `[value_heads, key_dim, value_dim]`.
+    pub recurrent: Vec<f32>,
+    /// Last inputs of the convolution, oldest first: `[channels, kernel - 1]`.
+    pub window: Vec<f32>,
+}
+
+/// The memory of one sequence on a device: it stands for exactly `len` committed tokens.
+///
+/// A pass reads it; only [`Pass::commit`](crate::Pass::commit) moves it on, so nothing is ever rolled back.
+pub trait State: Send + Sync {
+    /// Committed tokens.
+    fn len(&self) -> usize;
+
+    /// Whether no token is committed.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held on the device.
+    fn size_bytes(&self) -> usize;
+
+    /// A copy that later commits to `self` do not change. Key-value blocks are shared until one side writes.
+    fn snapshot(&self) -> Box<dyn State>;
+
+    /// Copies everything out, for storage outside the device.
+    fn values(&self) -> StateValues;
+
+    /// Replaces everything by `values`, which [`values`](Self::values) of a state of the same layout gave.
+    ///
+    /// # Errors
+    /// [`KernelError::Layers`] or [`KernelError::Shape`] if `values` belong to another layout; nothing is changed then.
+    fn restore(&mut self, values: &StateValues) -> Result<(), KernelError>;
+
+    /// Keys and values of an attention layer, each `[len, kv_heads, head_dim]`: for tests and tools.
+    ///
+    /// # Errors
+    /// [`KernelError::Missing`] if there is no such slot.
+    fn read_kv(&self, slot: usize) -> Result<(Vec<f32>, Vec<f32>), KernelError>;
+
+    /// Recurrent state `[value_heads, key_dim, value_dim]` and convolution window `[channels, kernel - 1]` (oldest
+    /// first) of a DeltaNet layer: for tests and tools.
+    ///
+    /// # Errors
+    /// [`KernelError::Missing`] if there is no such slot.
+    fn read_delta(&self, slot: usize) -> Result<(Vec<f32>, Vec<f32>), KernelError>;
+
+    /// For the device to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+
+    /// For the device to find its own type again.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
