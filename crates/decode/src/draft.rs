@@ -1,0 +1,48 @@
+//! Where guesses come from.
+
+use crate::{Sampler, Step, Target, TokenId, TreeBuilder};
+
+/// Guesses how the text goes on. It decides how fast a text is written, never what is written.
+///
+/// A drafter may use its target, whose hidden states and device it shares; one that needs only the tokens implements
+/// this for every `T`.
+pub trait Drafter<T: Target + ?Sized> {
+    /// Adds branches to a tree that other drafters may have added to before.
+    ///
+    /// More than `context.budget` nodes are pruned to the likeliest.
+    ///
+    /// # Errors
+    ///
+    /// Whatever a pass of the drafter's own can meet; it ends the step.
+    fn draft(&mut self, target: &mut T, context: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error>;
+
+    /// Learns what came of a step, after its rows were committed: on every step, drafted or not.
+    ///
+    /// # Errors
+    ///
+    /// Whatever a pass of the drafter's own can meet; the sequence is lost.
+    fn observe(&mut self, _target: &mut T, _step: &Step) -> Result<(), T::Error> {
+        Ok(())
+    }
+}
+
+/// What a drafter may know.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftContext<'a> {
+    /// Prompt and output; the last token is the tree's root.
+    pub tokens: &'a [TokenId],
+    /// Rows that the pass will have, the root included.
+    pub budget: usize,
+    /// The request's parameters and, above temperature 0, the very noise that will decide, fixed in advance.
+    pub sampler: &'a Sampler,
+}
+
+/// Drafts nothing: every pass has one row, which is plain decoding.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NoDraft;
+
+impl<T: Target + ?Sized> Drafter<T> for NoDraft {
+    fn draft(&mut self, _target: &mut T, _context: DraftContext<'_>, _tree: &mut TreeBuilder) -> Result<(), T::Error> {
+        Ok(())
+    }
+}
