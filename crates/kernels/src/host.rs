@@ -12,4 +12,4 @@ pub(crate) use element::Element;
 pub(crate) use pass::{HostKernels, HostPass};
 pub(crate) use run::Run;
 pub(crate) use state::{HostState, KV_BLOCK, KvView};
-pub(crate) use weight::{check_weight, host_param, param_values};
+pub(crate) use weight::{host_param, param_values};

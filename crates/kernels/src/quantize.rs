@@ -6,7 +6,6 @@
 use bytes::Bytes;
 use half::{bf16, f16};
 
-use crate::host::check_weight;
 use crate::{Activations, FloatFormat, KernelError, WeightData, WeightFormat};
 
 /// Symmetric 8-bit codes of `values` with one scale, which is returned: `value ≈ scale · code`, codes in −127..=127.
@@ -61,7 +60,7 @@ impl Int8Codes {
             biases: Bytes::new(),
             activations,
         };
-        check_weight(&data)?;
+        data.check()?;
         Ok(data)
     }
 }
@@ -181,7 +180,7 @@ impl AffineCodes {
             biases: floats(&self.biases, self.groups.scales),
             activations,
         };
-        check_weight(&data)?;
+        data.check()?;
         Ok(data)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::host::{HostKernels, HostPass, HostState, Run, check_weight, host_param};
+use crate::host::{HostKernels, HostPass, HostState, Run, host_param};
 use crate::ops::{
     Add, AddGated, AddRmsNorm, Attention, CausalConv, Concat, DeltaGates, Embed, Experts, GatedDelta, GatedRmsNorm,
     GatherOutputs, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
@@ -51,7 +51,7 @@ impl Device for ReferenceDevice {
     }
 
     fn weight(&self, data: WeightData) -> Result<Weight, KernelError> {
-        check_weight(&data)?;
+        data.check()?;
         Ok(Weight::new(&data, Arc::new(StoredWeight(data.clone()))))
     }
 

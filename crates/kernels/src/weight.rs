@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::WeightFormat;
+use crate::blocks::row_bytes;
+use crate::{KernelError, WeightFormat};
 
 /// In which precision a quantized weight meets its activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -39,6 +40,43 @@ pub struct WeightData {
     pub biases: Bytes,
     /// Precision of the activations it multiplies; float formats always multiply f32.
     pub activations: Activations,
+}
+
+impl WeightData {
+    /// Checks that the byte ranges fit format and shape.
+    ///
+    /// Sizes saturate: no byte range is as long as the address space, so a shape that overflows never fits.
+    ///
+    /// # Errors
+    /// [`KernelError::WeightBlocks`] if a row cuts a block, [`KernelError::WeightBytes`] if a byte range has another
+    /// length.
+    pub fn check(&self) -> Result<(), KernelError> {
+        let WeightData { format, rows, columns, .. } = *self;
+        format.check()?;
+        let block = format.block_elements();
+        if columns % block != 0 {
+            return Err(KernelError::WeightBlocks { format, columns, block });
+        }
+        let (scales, biases) = match format {
+            WeightFormat::Affine { group_size, scales, .. } => {
+                let bytes = rows.saturating_mul(columns / group_size).saturating_mul(scales.size_bytes());
+                (bytes, bytes)
+            }
+            WeightFormat::Int8PerRow => (rows.saturating_mul(4), 0),
+            _ => (0, 0),
+        };
+        let parts = [
+            ("data", self.data.len(), rows.saturating_mul(row_bytes(format, columns))),
+            ("scales", self.scales.len(), scales),
+            ("biases", self.biases.len(), biases),
+        ];
+        for (part, found, expected) in parts {
+            if found != expected {
+                return Err(KernelError::WeightBytes { format, rows, columns, part, found, expected });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A weight matrix that a device holds.

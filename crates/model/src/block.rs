@@ -1,0 +1,63 @@
+//! One decoder block: a mixer and a feed-forward block around the residual stream.
+
+use pleach_kernels::{KernelError, Ops, Tensor};
+
+use crate::attention::Attention;
+use crate::delta_net::DeltaNet;
+use crate::linear::RmsNorm;
+use crate::mlp::Mlp;
+use crate::moe::Moe;
+
+/// ```text
+/// h = x + mixer(norm x)        y = h + mlp(norm h)
+/// ```
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) input_layernorm: RmsNorm,
+    pub(crate) mixer: Mixer,
+    pub(crate) post_attention_layernorm: RmsNorm,
+    pub(crate) mlp: FeedForward,
+}
+
+/// What mixes tokens in a block.
+#[derive(Debug)]
+pub(crate) enum Mixer {
+    Attention(Attention),
+    DeltaNet(DeltaNet),
+}
+
+/// What follows the mixer.
+#[derive(Debug)]
+pub(crate) enum FeedForward {
+    Dense(Mlp),
+    Moe(Moe),
+}
+
+/// The residual stream between two blocks, and its normalization for whatever comes next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Residual {
+    /// `[rows, hidden_size]`, f32.
+    pub(crate) stream: Tensor,
+    /// `[rows, hidden_size]`, f32.
+    pub(crate) normed: Tensor,
+}
+
+impl Block {
+    /// Takes the stream through the block; `next_norm` is the norm that reads the result: the next block's first, or the
+    /// final one. So each residual addition and the norm after it are one op.
+    pub(crate) fn record(&self, ops: &mut Ops, x: Residual, next_norm: &RmsNorm) -> Result<Residual, KernelError> {
+        let mixed = match &self.mixer {
+            Mixer::Attention(attention) => attention.record(ops, x.normed)?,
+            Mixer::DeltaNet(delta_net) => delta_net.record(ops, x.normed)?,
+        };
+        let post = &self.post_attention_layernorm;
+        let (h, normed) = ops.add_rms_norm(x.stream, mixed, &post.weight, post.eps)?;
+
+        let expanded = match &self.mlp {
+            FeedForward::Dense(mlp) => mlp.record(ops, normed)?,
+            FeedForward::Moe(moe) => moe.record(ops, normed)?,
+        };
+        let (stream, normed) = ops.add_rms_norm(h, expanded, &next_norm.weight, next_norm.eps)?;
+        Ok(Residual { stream, normed })
+    }
+}

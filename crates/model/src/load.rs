@@ -1,0 +1,313 @@
+//! The only place where a stored tensor becomes a device weight: folds and conventions are applied here, once.
+
+use std::sync::Arc;
+
+use pleach_checkpoint::{
+    self as checkpoint, Convention, LayerType, ModelConfig, RopePairing, TensorData, TensorFormat, TensorMap,
+    ValueHeadOrder,
+};
+use pleach_kernels::ops::{self, AttentionShape, ExpertWeights, KeyHeadOrder, Rope};
+use pleach_kernels::{
+    Activations, DType, DeltaLayout, Device, FloatFormat, KvLayout, Param, StateLayout, Weight, WeightData,
+    WeightFormat,
+};
+
+use crate::ModelError;
+use crate::attention::Attention;
+use crate::block::{Block, FeedForward, Mixer};
+use crate::delta_net::DeltaNet;
+use crate::linear::{Linear, RmsNorm};
+use crate::mlp::Mlp;
+use crate::moe::Moe;
+use crate::mtp::MtpHead;
+use crate::rope::inv_freq;
+
+/// Choices made when a model is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Type of the key-value cache: [`DType::F32`], [`DType::F16`] or [`DType::BF16`].
+    pub kv_cache: DType,
+    /// How quantized weights meet their activations.
+    pub activations: Activations,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { kv_cache: DType::F16, activations: Activations::Int8PerGroup }
+    }
+}
+
+/// Takes tensors by name, hands them to the device, and counts the state slots as layers are built.
+pub(crate) struct Loader<'a> {
+    config: &'a ModelConfig,
+    tensors: TensorMap,
+    device: &'a dyn Device,
+    options: &'a LoadOptions,
+    layout: StateLayout,
+    /// Frequencies are the same in every layer, so one copy serves all.
+    inv_freq: Option<Param>,
+}
+
+impl<'a> Loader<'a> {
+    pub(crate) fn new(
+        config: &'a ModelConfig,
+        tensors: TensorMap,
+        device: &'a dyn Device,
+        options: &'a LoadOptions,
+    ) -> Self {
+        Self { config, tensors, device, options, layout: StateLayout::default(), inv_freq: None }
+    }
+
+    /// The layout of a sequence's state, once every tensor was used.
+    pub(crate) fn finish(self) -> Result<StateLayout, ModelError> {
+        match self.tensors.remaining().next() {
+            None => Ok(self.layout),
+            Some(first) => Err(ModelError::Unused { count: self.tensors.len(), first: first.to_owned() }),
+        }
+    }
+
+    /// All blocks of the trunk.
+    pub(crate) fn blocks(&mut self) -> Result<Vec<Block>, ModelError> {
+        let layer_types = &self.config.layer_types;
+        layer_types
+            .iter()
+            .enumerate()
+            .map(|(layer, &kind)| self.block(&format!("layers.{layer}"), layer, kind))
+            .collect()
+    }
+
+    /// The multi-token-prediction head, if the checkpoint has one. Its block counts its own state slots.
+    pub(crate) fn mtp(&mut self) -> Result<Option<MtpHead>, ModelError> {
+        if self.config.num_mtp_layers == 0 {
+            return Ok(None);
+        }
+        let trunk = std::mem::take(&mut self.layout);
+        let block = self.block("mtp.layers.0", self.config.num_hidden_layers, LayerType::FullAttention)?;
+        let layout = std::mem::replace(&mut self.layout, trunk);
+        Ok(Some(MtpHead {
+            pre_fc_norm_embedding: self.norm("mtp.pre_fc_norm_embedding.weight")?,
+            pre_fc_norm_hidden: self.norm("mtp.pre_fc_norm_hidden.weight")?,
+            fc: self.linear("mtp.fc")?,
+            block,
+            norm: self.norm("mtp.norm.weight")?,
+            layout,
+        }))
+    }
+
+    fn block(&mut self, prefix: &str, layer: usize, kind: LayerType) -> Result<Block, ModelError> {
+        let mixer = match kind {
+            LayerType::FullAttention => Mixer::Attention(self.attention(&format!("{prefix}.self_attn"))?),
+            LayerType::LinearAttention => Mixer::DeltaNet(self.delta_net(&format!("{prefix}.linear_attn"), layer)?),
+        };
+        let mlp = format!("{prefix}.mlp");
+        let mlp = match self.config.moe {
+            Some(_) => FeedForward::Moe(self.moe(&mlp, layer)?),
+            None => FeedForward::Dense(self.mlp(&mlp)?),
+        };
+        Ok(Block {
+            input_layernorm: self.norm(&format!("{prefix}.input_layernorm.weight"))?,
+            mixer,
+            post_attention_layernorm: self.norm(&format!("{prefix}.post_attention_layernorm.weight"))?,
+            mlp,
+        })
+    }
+
+    fn attention(&mut self, prefix: &str) -> Result<Attention, ModelError> {
+        let config = self.config;
+        let shape = AttentionShape {
+            num_attention_heads: config.num_attention_heads,
+            num_key_value_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+        };
+        let layout = KvLayout {
+            num_key_value_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            dtype: self.options.kv_cache,
+        };
+        let slot = self.layout.attention.len();
+        self.layout.attention.push(layout);
+        Ok(Attention {
+            slot,
+            layout,
+            shape,
+            gated: config.attn_output_gate,
+            q_proj: self.linear(&format!("{prefix}.q_proj"))?,
+            k_proj: self.linear(&format!("{prefix}.k_proj"))?,
+            v_proj: self.linear(&format!("{prefix}.v_proj"))?,
+            o_proj: self.linear(&format!("{prefix}.o_proj"))?,
+            q_norm: self.optional_param(&format!("{prefix}.q_norm.weight"))?,
+            k_norm: self.optional_param(&format!("{prefix}.k_norm.weight"))?,
+            rms_norm_eps: config.rms_norm_eps,
+            rope: self.rope()?,
+        })
+    }
+
+    fn rope(&mut self) -> Result<Rope, ModelError> {
+        let inv_freq = match &self.inv_freq {
+            Some(inv_freq) => inv_freq.clone(),
+            None => self.device.param(inv_freq(&self.config.rope))?,
+        };
+        self.inv_freq = Some(inv_freq.clone());
+        let pairing = match self.config.rope.pairing {
+            RopePairing::Halves => ops::RopePairing::Halves,
+            RopePairing::Neighbors => ops::RopePairing::Neighbors,
+        };
+        Ok(Rope { inv_freq, pairing, sections: None })
+    }
+
+    fn delta_net(&mut self, prefix: &str, layer: usize) -> Result<DeltaNet, ModelError> {
+        let kind = "linear attention";
+        let missing = ModelError::Settings { layer, kind, missing: "linear attention" };
+        let sizes = self.config.linear_attention.as_ref().ok_or(missing)?;
+        let layout = DeltaLayout {
+            num_key_heads: sizes.num_key_heads,
+            num_value_heads: sizes.num_value_heads,
+            key_head_dim: sizes.key_head_dim,
+            value_head_dim: sizes.value_head_dim,
+            conv_kernel_dim: sizes.conv_kernel_dim,
+        };
+        let key_head_order = match sizes.value_head_order {
+            ValueHeadOrder::Grouped => KeyHeadOrder::Grouped,
+            ValueHeadOrder::RoundRobin => KeyHeadOrder::RoundRobin,
+        };
+        let slot = self.layout.delta.len();
+        self.layout.delta.push(layout);
+        Ok(DeltaNet {
+            slot,
+            layout,
+            key_head_order,
+            in_proj_qkv: self.linear(&format!("{prefix}.in_proj_qkv"))?,
+            in_proj_z: self.linear(&format!("{prefix}.in_proj_z"))?,
+            in_proj_a: self.linear(&format!("{prefix}.in_proj_a"))?,
+            in_proj_b: self.linear(&format!("{prefix}.in_proj_b"))?,
+            conv1d: self.param(&format!("{prefix}.conv1d.weight"))?,
+            neg_exp_a: self.param(&format!("{prefix}.A_log"))?,
+            dt_bias: self.param(&format!("{prefix}.dt_bias"))?,
+            norm: self.norm(&format!("{prefix}.norm.weight"))?,
+            out_proj: self.linear(&format!("{prefix}.out_proj"))?,
+        })
+    }
+
+    fn mlp(&mut self, prefix: &str) -> Result<Mlp, ModelError> {
+        Ok(Mlp {
+            gate_proj: self.linear(&format!("{prefix}.gate_proj"))?,
+            up_proj: self.linear(&format!("{prefix}.up_proj"))?,
+            down_proj: self.linear(&format!("{prefix}.down_proj"))?,
+        })
+    }
+
+    fn moe(&mut self, prefix: &str, layer: usize) -> Result<Moe, ModelError> {
+        let missing = ModelError::Settings { layer, kind: "mixture-of-experts", missing: "expert" };
+        let sizes = self.config.moe.as_ref().ok_or(missing)?;
+        let experts: Result<Vec<_>, ModelError> =
+            (0..sizes.num_experts).map(|expert| self.expert(&format!("{prefix}.experts.{expert}"))).collect();
+        Ok(Moe {
+            gate: self.linear(&format!("{prefix}.gate"))?,
+            num_experts_per_tok: sizes.num_experts_per_tok,
+            norm_topk_prob: sizes.norm_topk_prob,
+            experts: Arc::from(experts?),
+            shared_expert: self.mlp(&format!("{prefix}.shared_expert"))?,
+            shared_expert_gate: self.linear(&format!("{prefix}.shared_expert_gate"))?,
+        })
+    }
+
+    fn expert(&mut self, prefix: &str) -> Result<ExpertWeights, ModelError> {
+        Ok(ExpertWeights {
+            gate: self.weight(&format!("{prefix}.gate_proj.weight"))?,
+            up: self.weight(&format!("{prefix}.up_proj.weight"))?,
+            down: self.weight(&format!("{prefix}.down_proj.weight"))?,
+        })
+    }
+
+    /// The norm stored as `name`.
+    pub(crate) fn norm(&mut self, name: &str) -> Result<RmsNorm, ModelError> {
+        Ok(RmsNorm { weight: self.param(name)?, eps: self.config.rms_norm_eps })
+    }
+
+    /// The weight `{prefix}.weight` with the bias `{prefix}.bias`, if the checkpoint has one.
+    pub(crate) fn linear(&mut self, prefix: &str) -> Result<Linear, ModelError> {
+        let weight = self.weight(&format!("{prefix}.weight"))?;
+        let bias = self.optional_param(&format!("{prefix}.bias"))?;
+        Ok(Linear { weight, bias })
+    }
+
+    /// The matrix stored as `name`.
+    pub(crate) fn weight(&mut self, name: &str) -> Result<Weight, ModelError> {
+        let tensor = self.tensors.take(name)?;
+        let data = weight_data(&tensor, self.options.activations);
+        self.device.weight(data).map_err(|source| ModelError::Tensor { name: name.to_owned(), source })
+    }
+
+    fn param(&mut self, name: &str) -> Result<Param, ModelError> {
+        let tensor = self.tensors.take(name)?;
+        self.device_param(&tensor)
+    }
+
+    fn optional_param(&mut self, name: &str) -> Result<Option<Param>, ModelError> {
+        let tensor = self.tensors.take_optional(name);
+        tensor.map(|tensor| self.device_param(&tensor)).transpose()
+    }
+
+    fn device_param(&self, tensor: &checkpoint::Tensor) -> Result<Param, ModelError> {
+        let failed = |source| ModelError::Tensor { name: tensor.name.clone(), source };
+        let stored = weight_data(tensor, Activations::Float);
+        let mut values = vec![0.0; stored.columns * stored.rows];
+        stored.check().map_err(failed)?;
+        for (row, values) in values.chunks_exact_mut(stored.columns).enumerate() {
+            stored.row(row).dequantize(values);
+        }
+        apply(tensor.convention, &mut values);
+        self.device.param(values).map_err(failed)
+    }
+}
+
+/// The values that the formulas use, from the values that the file stores.
+fn apply(convention: Convention, values: &mut [f32]) {
+    match convention {
+        Convention::AsIs => {}
+        Convention::ZeroCenteredNorm => values.iter_mut().for_each(|value| *value += 1.0),
+        Convention::NegExpLog => values.iter_mut().for_each(|value| *value = -value.exp()),
+    }
+}
+
+/// A stored tensor as a matrix: the last axis is a row, a vector is one row.
+fn weight_data(tensor: &checkpoint::Tensor, activations: Activations) -> WeightData {
+    let columns = tensor.shape.last().copied().unwrap_or(1);
+    let rows = tensor.shape.iter().rev().skip(1).product();
+    let (data, scales, biases) = match &tensor.data {
+        TensorData::Plain(data) => (data.clone(), Default::default(), Default::default()),
+        TensorData::Affine { codes, scales, biases } => (codes.clone(), scales.clone(), biases.clone()),
+    };
+    WeightData { format: weight_format(tensor.format), rows, columns, data, scales, biases, activations }
+}
+
+fn weight_format(format: TensorFormat) -> WeightFormat {
+    match format {
+        TensorFormat::F32 => WeightFormat::Float(FloatFormat::F32),
+        TensorFormat::F16 => WeightFormat::Float(FloatFormat::F16),
+        TensorFormat::BF16 => WeightFormat::Float(FloatFormat::BF16),
+        TensorFormat::Q4_0 => WeightFormat::Q4_0,
+        TensorFormat::Q4_1 => WeightFormat::Q4_1,
+        TensorFormat::Q5_0 => WeightFormat::Q5_0,
+        TensorFormat::Q5_1 => WeightFormat::Q5_1,
+        TensorFormat::Q8_0 => WeightFormat::Q8_0,
+        TensorFormat::Q2_K => WeightFormat::Q2_K,
+        TensorFormat::Q3_K => WeightFormat::Q3_K,
+        TensorFormat::Q4_K => WeightFormat::Q4_K,
+        TensorFormat::Q5_K => WeightFormat::Q5_K,
+        TensorFormat::Q6_K => WeightFormat::Q6_K,
+        TensorFormat::IQ4_NL => WeightFormat::IQ4_NL,
+        TensorFormat::IQ4_XS => WeightFormat::IQ4_XS,
+        TensorFormat::Affine { bits, group_size, scales } => {
+            WeightFormat::Affine { bits, group_size, scales: float_format(scales) }
+        }
+    }
+}
+
+fn float_format(format: checkpoint::FloatFormat) -> FloatFormat {
+    match format {
+        checkpoint::FloatFormat::F32 => FloatFormat::F32,
+        checkpoint::FloatFormat::F16 => FloatFormat::F16,
+        checkpoint::FloatFormat::BF16 => FloatFormat::BF16,
+    }
+}

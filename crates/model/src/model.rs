@@ -1,0 +1,141 @@
+//! The whole decoder.
+
+use std::sync::Arc;
+
+use pleach_checkpoint::{ModelConfig, TensorMap};
+use pleach_kernels::{Device, KernelError, Ops, StateLayout, Tensor, Weight};
+
+use crate::block::{Block, Residual};
+use crate::linear::{Linear, RmsNorm};
+use crate::load::{LoadOptions, Loader};
+use crate::mtp::MtpHead;
+use crate::state::{MtpSequence, Sequence};
+use crate::{ModelError, Tap};
+
+/// A loaded model: weights on one device, immutable from here on and shared by all sequences.
+#[derive(Debug)]
+pub struct Model {
+    pub(crate) config: ModelConfig,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) embed_tokens: Weight,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) norm: RmsNorm,
+    pub(crate) lm_head: Linear,
+    pub(crate) mtp: Option<MtpHead>,
+    pub(crate) layout: StateLayout,
+    weight_bytes: usize,
+}
+
+/// What a model needs, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Weights as stored in the files.
+    pub weights_bytes: usize,
+    /// Per sequence, whatever its length: recurrent and convolution states.
+    pub state_bytes: usize,
+    /// Per committed token: keys and values of all attention layers.
+    pub token_bytes: usize,
+}
+
+/// Tensors of a recorded pass that are read after a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Outputs {
+    /// `[outputs, vocab_size]`.
+    pub(crate) logits: Tensor,
+    /// One per tap: `[rows, hidden_size]`.
+    pub(crate) taps: Vec<Tensor>,
+}
+
+impl Model {
+    /// Puts the weights of a checkpoint on a device.
+    ///
+    /// # Errors
+    /// A tensor that is missing, is used by nothing, or does not fit its format.
+    pub fn load(
+        config: ModelConfig,
+        tensors: TensorMap,
+        device: Arc<dyn Device>,
+        options: &LoadOptions,
+    ) -> Result<Self, ModelError> {
+        let weight_bytes = tensors.iter().map(|tensor| tensor.size_bytes()).sum();
+        let mut loader = Loader::new(&config, tensors, &*device, options);
+        let embed_tokens = loader.weight("embed_tokens.weight")?;
+        let blocks = loader.blocks()?;
+        let norm = loader.norm("norm.weight")?;
+        let lm_head = match config.tie_word_embeddings {
+            true => Linear { weight: embed_tokens.clone(), bias: None },
+            false => loader.linear("lm_head")?,
+        };
+        let mtp = loader.mtp()?;
+        let layout = loader.finish()?;
+        Ok(Self { config, device, embed_tokens, blocks, norm, lm_head, mtp, layout, weight_bytes })
+    }
+
+    /// Sizes and settings.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Where the model lives.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Whether the model carries a multi-token-prediction head.
+    pub fn has_mtp(&self) -> bool {
+        self.mtp.is_some()
+    }
+
+    /// The memory of a new, empty sequence.
+    ///
+    /// # Errors
+    /// What the device says when its memory is full.
+    pub fn new_sequence(&self) -> Result<Sequence, ModelError> {
+        Ok(Sequence { state: self.device.state(&self.layout)? })
+    }
+
+    /// The head's memory for a new, empty sequence.
+    ///
+    /// # Errors
+    /// [`ModelError::NoMtpHead`] if there is no head.
+    pub fn new_mtp_sequence(&self) -> Result<MtpSequence, ModelError> {
+        let head = self.mtp.as_ref().ok_or(ModelError::NoMtpHead)?;
+        Ok(MtpSequence(Sequence { state: self.device.state(&head.layout)? }))
+    }
+
+    /// What the model needs, in bytes.
+    pub fn memory_plan(&self) -> MemoryPlan {
+        let delta = self
+            .layout
+            .delta
+            .iter()
+            .map(|layer| 4 * (layer.state_elements() + (layer.conv_kernel_dim - 1) * layer.conv_channels()));
+        let token = self.layout.attention.iter().map(|layer| 2 * layer.width() * layer.dtype.size_bytes());
+        MemoryPlan { weights_bytes: self.weight_bytes, state_bytes: delta.sum(), token_bytes: token.sum() }
+    }
+
+    /// Records the pass from token ids to logits.
+    pub(crate) fn record(&self, ops: &mut Ops, taps: &[Tap]) -> Result<Outputs, KernelError> {
+        let stream = ops.embed(&self.embed_tokens)?;
+        let first = self.norm_before(0);
+        let normed = ops.rms_norm(stream, &first.weight, first.eps)?;
+        let mut streams = vec![stream];
+        let mut x = Residual { stream, normed };
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x = block.record(ops, x, self.norm_before(layer + 1))?;
+            streams.push(x.stream);
+        }
+        let wanted = ops.gather_outputs(x.normed)?;
+        let [logits] = ops.linear(wanted, [self.lm_head.parts()])?;
+        ops.keep(logits);
+
+        let taps: Vec<_> = taps.iter().map(|tap| tap.pick(&streams, x.normed)).collect();
+        taps.iter().for_each(|&tap| ops.keep(tap));
+        Ok(Outputs { logits, taps })
+    }
+
+    /// The norm that reads the stream before block `layer`; the final norm after the last.
+    fn norm_before(&self, layer: usize) -> &RmsNorm {
+        self.blocks.get(layer).map_or(&self.norm, |block| &block.input_layernorm)
+    }
+}

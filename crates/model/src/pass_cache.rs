@@ -1,0 +1,90 @@
+//! Recorded passes, one per row bucket.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use pleach_kernels::{Capacity, Device, KernelError, Ops, Pass, PassInputs, Rows, State, Tensor};
+
+use crate::ModelError;
+
+/// Rows of the largest pass; longer prompts are split into chunks.
+pub const MAX_ROWS: usize = 512;
+
+/// Passes recorded on first use. A bucket is the next power of two, so there are few of them and none is much too large.
+pub(crate) struct PassCache<T> {
+    passes: HashMap<Capacity, (Box<dyn Pass>, T)>,
+    last: Option<Capacity>,
+}
+
+impl<T> PassCache<T> {
+    pub(crate) fn new() -> Self {
+        Self { passes: HashMap::new(), last: None }
+    }
+
+    /// Runs `rows` through the pass of their bucket, recording it first if need be.
+    ///
+    /// `inputs` names the values that each run brings along, given what the recording returned.
+    pub(crate) fn run<'a>(
+        &mut self,
+        device: &dyn Device,
+        run: &RunOf<'a>,
+        record: impl FnOnce(&mut Ops) -> Result<T, KernelError>,
+        inputs: impl FnOnce(&T) -> Vec<(Tensor, &'a [f32])>,
+    ) -> Result<(), ModelError> {
+        let capacity = bucket(run.rows.len(), run.outputs.len())?;
+        self.last = None;
+        let (pass, outputs) = match self.passes.entry(capacity) {
+            Entry::Occupied(recorded) => recorded.into_mut(),
+            Entry::Vacant(empty) => {
+                let mut ops = Ops::new(capacity);
+                let outputs = record(&mut ops)?;
+                empty.insert((device.prepare(ops.finish())?, outputs))
+            }
+        };
+        let inputs = inputs(outputs);
+        pass.run(&PassInputs { rows: run.rows, outputs: run.outputs, inputs: &inputs }, run.states)?;
+        self.last = Some(capacity);
+        Ok(())
+    }
+
+    /// The pass that ran last.
+    ///
+    /// # Errors
+    /// [`ModelError::NotRun`] before the first run and after a failed one.
+    pub(crate) fn last(&mut self) -> Result<(&mut Box<dyn Pass>, &T), ModelError> {
+        let capacity = self.last.ok_or(ModelError::NotRun)?;
+        let (pass, outputs) = self.passes.get_mut(&capacity).ok_or(ModelError::NotRun)?;
+        Ok((pass, outputs))
+    }
+}
+
+/// The rows of one run and the states they continue.
+pub(crate) struct RunOf<'a> {
+    pub(crate) rows: &'a Rows,
+    pub(crate) outputs: &'a [usize],
+    pub(crate) states: &'a [&'a dyn State],
+}
+
+/// The capacity that serves a run: powers of two.
+fn bucket(rows: usize, outputs: usize) -> Result<Capacity, ModelError> {
+    if rows > MAX_ROWS {
+        return Err(ModelError::TooManyRows { found: rows, most: MAX_ROWS });
+    }
+    Ok(Capacity { rows: rows.next_power_of_two(), outputs: outputs.next_power_of_two() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_powers_of_two() {
+        assert_eq!(bucket(5, 1).unwrap(), Capacity { rows: 8, outputs: 1 });
+        assert_eq!(bucket(512, 300).unwrap(), Capacity { rows: 512, outputs: 512 });
+        let error = bucket(513, 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a pass of 513 rows was asked for, at most 512 are possible: split the rows into chunks"
+        );
+    }
+}
