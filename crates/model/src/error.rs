@@ -64,11 +64,11 @@ pub enum ModelError {
     #[error("no pass was run yet")]
     NotRun,
     /// A tap was asked for that the runner does not record.
-    #[error("tap {found} does not exist, the runner records {available}")]
+    #[error("tap {found} does not exist, {available} are possible")]
     NoTap {
         /// Index met.
         found: usize,
-        /// Taps recorded.
+        /// Taps recorded, or layers to tap.
         available: usize,
     },
 }

@@ -1,7 +1,5 @@
 //! What the tests of this crate share: devices, golden values, comparison.
 
-#![allow(clippy::unwrap_used, reason = "a broken fixture should stop the test where it is read")]
-
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,30 +10,30 @@ use pleach_model::{LoadOptions, Model};
 use safetensors::{Dtype, SafeTensors};
 
 /// Every device of this machine, with each instruction set of the CPU forced in turn.
-pub fn devices() -> Vec<Arc<dyn Device>> {
+pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
     vec![Arc::new(ReferenceDevice::new())]
 }
 
-pub fn fixture(path: &str) -> PathBuf {
+pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(path)
 }
 
 /// Exact settings: f32 caches and f32 activations.
-pub const EXACT: LoadOptions = LoadOptions { kv_cache: DType::F32, activations: Activations::Float };
+pub(crate) const EXACT: LoadOptions = LoadOptions { kv_cache: DType::F32, activations: Activations::Float };
 
-pub fn load(path: &str, device: Arc<dyn Device>, options: &LoadOptions) -> Arc<Model> {
+pub(crate) fn load(path: &str, device: Arc<dyn Device>, options: &LoadOptions) -> Arc<Model> {
     let checkpoint = Checkpoint::open(&fixture(path)).unwrap();
     Arc::new(Model::load(checkpoint.config, checkpoint.tensors, device, options).unwrap())
 }
 
 /// The golden values of one file: f32 tensors, and the integer ones beside them.
-pub struct Golden {
+pub(crate) struct Golden {
     floats: HashMap<String, Vec<f32>>,
     ints: HashMap<String, Vec<i32>>,
 }
 
 impl Golden {
-    pub fn open(path: &str) -> Self {
+    pub(crate) fn open(path: &str) -> Self {
         let bytes = std::fs::read(fixture(path)).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let mut golden = Self { floats: HashMap::new(), ints: HashMap::new() };
@@ -50,21 +48,21 @@ impl Golden {
         golden
     }
 
-    pub fn floats(&self, name: &str) -> &[f32] {
+    pub(crate) fn floats(&self, name: &str) -> &[f32] {
         self.floats.get(name).unwrap_or_else(|| panic!("no golden tensor {name}"))
     }
 
-    pub fn ids(&self, name: &str) -> Vec<u32> {
+    pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
         self.ints[name].iter().map(|&id| u32::try_from(id).unwrap()).collect()
     }
 
-    pub fn parents(&self, name: &str) -> Vec<Option<usize>> {
+    pub(crate) fn parents(&self, name: &str) -> Vec<Option<usize>> {
         self.ints[name].iter().map(|&parent| usize::try_from(parent).ok()).collect()
     }
 }
 
 /// Largest absolute difference is at most `tolerance`; NaN never passes.
-pub fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
+pub(crate) fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
     for (i, (f, e)) in found.iter().zip(expected).enumerate() {
         assert!((f - e).abs() <= tolerance, "{what}[{i}]: {f} against {e}, tolerance {tolerance}");
@@ -72,7 +70,7 @@ pub fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32)
 }
 
 /// Index of the largest value, the lowest of several.
-pub fn argmax(row: &[f32]) -> u32 {
+pub(crate) fn argmax(row: &[f32]) -> u32 {
     let best = row.iter().enumerate().fold(0, |best, (i, value)| if *value > row[best] { i } else { best });
     u32::try_from(best).unwrap()
 }

@@ -2,16 +2,12 @@
 //!
 //! Tolerances are those of `fixtures/README.md` for an f32 engine.
 
-#![allow(clippy::unwrap_used, reason = "an error should stop the test where it happens")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{EXACT, Golden, argmax, assert_close, devices, load};
 use pleach_checkpoint::LayerType;
 use pleach_kernels::{Device, Rows, SequenceRows};
 use pleach_model::{Model, MtpRunner, Runner, Sequence, Tap};
-use support::{EXACT, Golden, argmax, assert_close, devices, load};
 
 const LOGITS: f32 = 1e-3;
 const HIDDEN: f32 = 5e-4;
@@ -20,7 +16,6 @@ const HIDDEN: f32 = 5e-4;
 fn on_every_device(path: &str, golden: &str, check: impl Fn(&Arc<Model>, &Golden)) {
     let golden = Golden::open(&format!("{golden}/reference.safetensors"));
     for device in devices() {
-        println!("{path} on {}", device.describe());
         check(&load(path, Arc::<dyn Device>::clone(&device), &EXACT), &golden);
     }
 }

@@ -1,0 +1,12 @@
+//! The models on every device: golden values, row independence, loading.
+
+#![allow(clippy::unwrap_used, reason = "an error should stop the test where it happens")]
+
+#[path = "suite/fixtures.rs"]
+mod fixtures;
+#[path = "suite/load.rs"]
+mod load;
+#[path = "suite/rows.rs"]
+mod rows;
+#[path = "suite/support.rs"]
+mod support;
