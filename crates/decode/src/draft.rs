@@ -1,6 +1,6 @@
 //! Where guesses come from.
 
-use crate::{Sampler, Step, Target, TokenId, TreeBuilder};
+use crate::{History, Sampler, Step, Target, TreeBuilder};
 
 /// Guesses how the text goes on. It decides how fast a text is written, never what is written.
 ///
@@ -29,8 +29,8 @@ pub trait Drafter<T: Target + ?Sized> {
 /// What a drafter may know.
 #[derive(Debug, Clone, Copy)]
 pub struct DraftContext<'a> {
-    /// Prompt and output; the last token is the tree's root.
-    pub tokens: &'a [TokenId],
+    /// Prompt and output; the last token is the tree's root. A clone can follow the penalties along a path.
+    pub history: &'a History,
     /// Rows that the pass will have, the root included.
     pub budget: usize,
     /// The request's parameters and, above temperature 0, the very noise that will decide, fixed in advance.

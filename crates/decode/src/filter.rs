@@ -28,11 +28,6 @@ impl ScaledRow<'_> {
     pub(crate) fn score(&self, logit: f32) -> f32 {
         (logit - self.highest) / self.temperature
     }
-
-    /// Sum of `exp(score)` over the vocabulary, in token order.
-    fn total(&self) -> f64 {
-        self.logits.iter().map(|&logit| f64::from(exp(self.score(logit)))).sum()
-    }
 }
 
 /// Whether the likeliest tokens have to be found before one can be drawn.
@@ -45,56 +40,76 @@ pub(crate) fn score_floor(params: &SamplingParams) -> f32 {
     if params.min_p >= f32::MIN_POSITIVE { ln(params.min_p) } else { f32::NEG_INFINITY }
 }
 
-/// Leaves in `kept` the tokens that pass top-k, then top-p, then min-p, likeliest first, ties by lowest id.
+/// Leaves in `kept` the tokens that pass top-k, then top-p, then min-p, in no order; equal scores leave by highest id.
 ///
 /// Top-p measures shares among the tokens that top-k left; tokens at −∞ never pass.
 pub(crate) fn shortlist(row: ScaledRow<'_>, params: &SamplingParams, kept: &mut Vec<Candidate>) {
-    if (1..row.logits.len()).contains(&params.top_k) {
-        keep_best(row, params.top_k, kept);
-        let total = kept.iter().map(|candidate| f64::from(exp(candidate.score))).sum();
-        cut_at_share(kept, params.top_p, total);
-    } else {
+    let all = row.logits.len();
+    let top_k = if params.top_k == 0 { all } else { params.top_k.min(all) };
+    if params.top_p >= 1.0 {
+        keep_best(row, top_k, kept);
+    } else if top_k == all {
         keep_share(row, params.top_p, kept);
+    } else {
+        keep_best(row, top_k, kept);
+        let total = kept.iter().map(|candidate| weight(candidate.score)).sum();
+        cut_at_weight(kept, share_of(total, params.top_p));
     }
     let floor = score_floor(params);
-    kept.truncate(kept.partition_point(|candidate| candidate.score >= floor));
+    kept.retain(|candidate| candidate.score >= floor);
 }
 
-/// Top-p over the whole vocabulary: tries ever longer lists of the best, since a few tokens nearly always suffice.
+/// Top-p over the whole vocabulary. Nearly always a few tokens suffice; only if not, all of them are looked through.
 fn keep_share(row: ScaledRow<'_>, share: f32, kept: &mut Vec<Candidate>) {
-    if share >= 1.0 {
-        return keep_best(row, row.logits.len(), kept);
+    let total = row.logits.iter().map(|&logit| weight(row.score(logit))).sum();
+    let goal = share_of(total, share);
+    keep_best(row, 256, kept);
+    if !cut_at_weight(kept, goal) {
+        keep_best(row, row.logits.len(), kept);
+        cut_at_weight(kept, goal);
     }
-    let total = row.total();
-    let mut width = 256;
-    loop {
-        keep_best(row, width, kept);
-        if cut_at_share(kept, share, total) || width >= row.logits.len() {
-            return;
+}
+
+/// Probability of a score relative to the likeliest token, in units of 2⁻⁴⁰: sums are exact, so that their order, and
+/// with it the algorithm, cannot matter.
+fn weight(score: f32) -> u64 {
+    const ONE: f64 = (1u64 << 40) as f64;
+    // In a double of at least 2⁵² the mantissa's bits are the integer itself; unlike a cast, this compiles to vectors.
+    const INTEGERS: f64 = (1u64 << 52) as f64;
+    (f64::from(exp(score)) * ONE + INTEGERS).to_bits() - INTEGERS.to_bits()
+}
+
+/// Weight that a list with this share of the total has to reach; the share is below 1.
+fn share_of(total: u64, share: f32) -> u64 {
+    (f64::from(share) * total as f64).ceil() as u64
+}
+
+/// Leaves the likeliest tokens up to and including the one that lifts their weight to `goal`.
+/// Returns false, and leaves all, if they do not reach it.
+///
+/// Halves the range in which the cut lies, by weight; linear on average, where sorting would not be.
+fn cut_at_weight(kept: &mut Vec<Candidate>, goal: u64) -> bool {
+    let sum = |part: &[Candidate]| part.iter().map(|candidate| weight(candidate.score)).sum::<u64>();
+    if sum(kept) < goal {
+        return false;
+    }
+    let (mut from, mut to, mut missing) = (0, kept.len(), goal);
+    while to - from > 1 {
+        let middle = from + (to - from) / 2;
+        kept[from..to].select_nth_unstable_by(middle - from, best_first);
+        let better_half = sum(&kept[from..middle]);
+        if better_half >= missing {
+            to = middle;
+        } else {
+            missing -= better_half;
+            from = middle;
         }
-        width *= 8; // Three more scans reach a vocabulary of 128K.
     }
+    kept.truncate(to);
+    true
 }
 
-/// Cuts a sorted list after the token that lifts its sum of `exp(score)` to `share` of `total`.
-/// Returns false, and cuts nothing, if the list does not reach it.
-fn cut_at_share(kept: &mut Vec<Candidate>, share: f32, total: f64) -> bool {
-    if share >= 1.0 {
-        return true;
-    }
-    let goal = f64::from(share) * total;
-    let mut sum = 0.0;
-    let last = kept.iter().position(|candidate| {
-        sum += f64::from(exp(candidate.score));
-        sum >= goal
-    });
-    if let Some(last) = last {
-        kept.truncate(last + 1);
-    }
-    last.is_some()
-}
-
-/// Leaves in `kept` the `count` best tokens above −∞, sorted.
+/// Leaves in `kept` the `count` best tokens above −∞.
 ///
 /// One pass over the row: a list of at most twice the count is halved whenever it is full, and a token that does not
 /// beat the worst of the best half never enters it.
@@ -118,9 +133,7 @@ fn keep_best(row: ScaledRow<'_>, count: usize, kept: &mut Vec<Candidate>) {
         kept.select_nth_unstable_by(count - 1, best_first);
         kept.truncate(count);
     }
-    kept.sort_unstable_by(best_first);
-    let reachable = kept.partition_point(|candidate| candidate.score > f32::NEG_INFINITY);
-    kept.truncate(reachable);
+    kept.retain(|candidate| candidate.score > f32::NEG_INFINITY);
 }
 
 /// Higher score first, then lower id; scores are never NaN.
@@ -144,7 +157,7 @@ mod tests {
         if params.top_k > 0 {
             all.truncate(params.top_k);
         }
-        let weights: Vec<f64> = all.iter().map(|(score, _)| f64::from(*score).exp()).collect();
+        let weights: Vec<f64> = all.iter().map(|(score, _)| f64::from(exp(*score))).collect();
         let total: f64 = weights.iter().sum();
         let mut before = 0.0;
         let mut kept = Vec::new();
@@ -153,7 +166,7 @@ mod tests {
                 break;
             }
             before += weight;
-            if f64::from(score).exp() >= f64::from(params.min_p) * (1.0 - 1e-6) {
+            if score >= score_floor(params) {
                 kept.push(token);
             }
         }
@@ -164,6 +177,7 @@ mod tests {
         let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut kept = Vec::new();
         shortlist(ScaledRow { logits, highest, temperature: params.temperature }, params, &mut kept);
+        kept.sort_by(best_first);
         kept.iter().map(|candidate| candidate.token).collect()
     }
 

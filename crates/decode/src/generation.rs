@@ -119,7 +119,7 @@ impl Generation {
         let root = self.history.tokens()[self.committed];
         let mut tree = TreeBuilder::new(root, self.committed, max_depth, self.sampler.vocab_size());
         if max_depth > 0 && self.budget > 1 {
-            let context = DraftContext { tokens: self.history.tokens(), budget: self.budget, sampler: &self.sampler };
+            let context = DraftContext { history: &self.history, budget: self.budget, sampler: &self.sampler };
             drafter.draft(target, context, &mut tree).map_err(StepError::Target)?;
         }
         Ok(tree.build(self.budget))

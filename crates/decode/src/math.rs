@@ -44,15 +44,17 @@ pub(crate) fn ln_1p(r: f32) -> f32 {
 
 /// `exp(x)` for `x <= 0`; zero where the result would be subnormal.
 pub(crate) fn exp(x: f32) -> f32 {
-    if x < -87.0 {
-        return 0.0;
-    }
-    // Adding 1.5·2²³ leaves no bits for a fraction: the sum is rounded to an integer, ties to even.
+    // Adding 1.5·2²³ leaves no bits for a fraction: the sum is rounded to an integer, ties to even, and its bits count
+    // in ones. Free of branches and casts, so that loops over it compile to vectors.
     const ROUND: f32 = 12_582_912.0;
-    let power = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    let r = (x - power * LN_2_HIGH) - power * LN_2_LOW;
-    let scale = f32::from_bits(((power as i32 + 127) as u32) << 23);
-    (1.0 + (r + r * r * horner(&EXP_TAIL, r))) * scale
+    const SMALLEST: f32 = -87.0;
+    let clamped = if x < SMALLEST { SMALLEST } else { x };
+    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
+    let power = rounded - ROUND;
+    let r = (clamped - power * LN_2_HIGH) - power * LN_2_LOW;
+    let scale = f32::from_bits(rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
+    let result = (1.0 + (r + r * r * horner(&EXP_TAIL, r))) * scale;
+    if x < SMALLEST { 0.0 } else { result }
 }
 
 fn horner(coefficients: &[f32], x: f32) -> f32 {

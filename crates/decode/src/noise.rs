@@ -118,6 +118,22 @@ mod tests {
         assert_eq!(split_mix(1_234_567), 6_457_827_717_110_365_317);
     }
 
+    /// Bits that every platform and every version must give: recorded texts depend on them.
+    #[test]
+    fn noise_has_its_recorded_bits() {
+        let noise = Noise::new(42);
+        let recorded = [
+            (0, 0, 0xb958_fa41),
+            (0, 1, 0x3f98_9846),
+            (7, 248_319, 0xbed0_2a88),
+            (1 << 40, 3, 0x3ecb_d091),
+            (123_456, 77_777, 0xbfda_41d0),
+        ];
+        for (position, token, bits) in recorded {
+            assert_eq!(noise.gumbel(position, token).to_bits(), bits, "position {position}, token {token}");
+        }
+    }
+
     #[test]
     fn ends_of_the_range_are_open() {
         for word in [0, 1, 2, (1 << 30) - 1, 1 << 30, 1 << 31, u32::MAX - 1, u32::MAX] {
