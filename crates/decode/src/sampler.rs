@@ -339,6 +339,14 @@ mod tests {
     }
 
     #[test]
+    fn of_equal_perturbed_scores_the_lower_id_wins() {
+        let (low, high) = (Candidate { score: 1.5, token: 3 }, Candidate { score: 1.5, token: 8 });
+        assert_eq!(better(low, high), low);
+        assert_eq!(better(high, low), low);
+        assert_eq!(better(low, Candidate { score: 1.6, token: 9 }).token, 9);
+    }
+
+    #[test]
     fn the_smallest_temperature_is_nearly_greedy() {
         let logits = [1.0, 2.0, 5.0, 4.999];
         for seed in 0..100 {
