@@ -54,7 +54,7 @@ impl TokenMask {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// The bits, for grammar engines that fill them: bit `t % 32` of word `t / 32` stands for token `t`.
+    /// Hands out the bits to a grammar engine that computes them: bit `t % 32` of word `t / 32` stands for token `t`.
     ///
     /// `fill` may set bits past the vocabulary; they are cleared afterwards.
     pub fn fill(&mut self, fill: impl FnOnce(&mut [u32])) {
@@ -111,7 +111,8 @@ pub trait Constraint {
 
     /// Takes note of the next token of the text and says whether the text ends with it.
     ///
-    /// Nothing is drawn and no row is kept past an end, however much was drafted.
+    /// Nothing is drawn and no row is kept past an end, however much was drafted. A stop token, which ends the text by
+    /// itself, is not told.
     fn push(&mut self, token: TokenId) -> Flow;
 }
 

@@ -121,6 +121,10 @@ impl TreeBuilder {
 }
 
 /// A finished tree: the rows of one verification pass, in depth-first preorder.
+///
+/// # Panics
+///
+/// Methods that take a row panic if the tree has no such row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DraftTree {
     start: usize,
