@@ -1,1 +1,66 @@
 //! The public library: open a model, generate a stream of events, chat, cancel.
+//!
+//! An [`Engine`] is an open model. A [`Session`] runs requests on it and remembers what it has read; a [`ChatSession`]
+//! remembers turns as well. A request gives [`Event`]s, made as they are asked for.
+//!
+//! ```
+//! # let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+//! use pleach_engine::{Engine, EngineOptions, Event, Request, Settings};
+//!
+//! let engine = Engine::open(dir.as_ref(), &EngineOptions::default())?;
+//! let settings = Settings { max_tokens: Some(8), ..Settings::default() };
+//! let mut text = String::new();
+//! for event in engine.session()?.generate(&Request::user("Hello").with(settings))? {
+//!     match event? {
+//!         Event::Text(piece) => text.push_str(&piece),
+//!         Event::Finished(finished) => assert!(finished.usage.output_tokens <= 8),
+//!         _ => {}
+//!     }
+//! }
+//! # Ok::<(), pleach_engine::EngineError>(())
+//! ```
+
+mod cancel;
+mod chat;
+mod energy;
+mod engine;
+mod error;
+mod event;
+mod generation;
+mod info;
+mod locate;
+mod memory;
+mod options;
+mod output;
+mod prefix;
+mod request;
+mod session;
+mod target;
+mod turns;
+mod vocabulary;
+
+pub use cancel::CancelToken;
+pub use chat::{Answer, ChatSession, Reply};
+pub use energy::{EnergyMeter, EnergyUnavailable};
+pub use engine::Engine;
+pub use error::EngineError;
+pub use event::{Event, FinishReason, Finished, Prefill, Timings, TokenEvent, Usage};
+pub use generation::Generation;
+pub use info::{MemoryPlan, ModelInfo};
+pub use locate::{Environment, Located, locate};
+pub use memory::{ResidentMemory, resident_memory};
+pub use options::{
+    AUTOMATIC_CONTEXT, Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, MAX_PREFILL_CHUNK,
+};
+pub use request::{MAX_LOGPROBS, Prompt, Request, Sampling, Settings};
+pub use session::Session;
+
+// What the signatures above are made of, so that users need no other crate of the project.
+pub use pleach_checkpoint::{CheckpointError, GenerationConfig, SkippedTensor};
+pub use pleach_decode::{DecodeError, SamplingParams};
+pub use pleach_kernels::KernelError;
+pub use pleach_model::ModelError;
+pub use pleach_text::{
+    AddedTokens, ChatRequest, Content, FunctionCall, Message, Part, RenderNote, Role, SpecialTokens, TextError,
+    Tokenizer, ToolCall,
+};

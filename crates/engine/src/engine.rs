@@ -1,0 +1,184 @@
+//! A model that is open.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pleach_checkpoint::{Checkpoint, GenerationConfig};
+use pleach_model::{Model, Runner};
+use pleach_text::{AddedTokens, ChatRequest, ChatTemplate, RenderNote, SpecialTokens, Tokenizer, opens_reasoning};
+
+use crate::options::ContextLimits;
+use crate::turns::Turns;
+use crate::{EngineError, EngineOptions, ModelInfo, Prompt, Session, info, memory, vocabulary};
+
+/// A model with its weights, shared by any number of sessions and threads. Cloning it is cheap.
+///
+/// Sessions run pass by pass in the order in which they ask, and each gives the text that it would give alone.
+#[derive(Debug, Clone)]
+pub struct Engine(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    model: Arc<Model>,
+    /// One for all sessions: its recorded passes hold buffers, and candidate rows live there within a step.
+    runner: Turns<Runner>,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    generation: GenerationConfig,
+    stop_tokens: Vec<u32>,
+    prefill_chunk: usize,
+    info: ModelInfo,
+}
+
+/// A prompt as the model reads it.
+pub(crate) struct EncodedPrompt {
+    pub(crate) tokens: Vec<u32>,
+    /// Whether the answer starts inside a thought.
+    pub(crate) opens_reasoning: bool,
+    pub(crate) notes: Vec<RenderNote>,
+}
+
+impl Engine {
+    /// Opens the model in a folder or a `.gguf` file; see [`locate`](crate::locate()) for other names.
+    ///
+    /// Files are mapped and checked, weights are put on the device. Nothing is run.
+    ///
+    /// # Errors
+    /// Files that cannot be used, a tokenizer that does not belong to the weights, a context that model or memory do not
+    /// allow, a device that cannot be started.
+    pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, EngineError> {
+        options.validate()?;
+        let checkpoint =
+            Checkpoint::open(path).map_err(|source| EngineError::Checkpoint { path: path.to_owned(), source })?;
+        let tokenizer = vocabulary::tokenizer(&checkpoint, path)?;
+        let template = vocabulary::chat_template(&checkpoint, &tokenizer, path)?;
+        let stop_tokens = vocabulary::stop_tokens(&checkpoint, &tokenizer);
+        let about = info::describe(path, &checkpoint, &tokenizer, template.as_ref());
+
+        let device = options.open_device()?;
+        let vocab_size = checkpoint.config.vocab_size;
+        let Checkpoint { config, tensors, generation, .. } = checkpoint;
+        let model = Arc::new(Model::load(config, tensors, device, &options.load_options())?);
+        let plan = model.memory_plan();
+        let context = options.context.resolve(&ContextLimits {
+            max_position_embeddings: model.config().max_position_embeddings,
+            token_bytes: plan.token_bytes,
+            // Weights are mapped from files, and the system counts their pages as available although every pass reads
+            // them.
+            available_bytes: memory::available_bytes()
+                .map(|free| free.saturating_sub((plan.weights_bytes + plan.state_bytes) as u64)),
+        })?;
+        debug_assert!(tokenizer.vocab_size() <= vocab_size);
+        let info = about.with(&model, context);
+        Ok(Self(Arc::new(Inner {
+            runner: Turns::new(Runner::new(Arc::clone(&model))),
+            model,
+            tokenizer,
+            template,
+            generation,
+            stop_tokens,
+            prefill_chunk: options.prefill_chunk,
+            info,
+        })))
+    }
+
+    /// A session that has read nothing yet.
+    ///
+    /// # Errors
+    /// What the device says when its memory is full.
+    pub fn session(&self) -> Result<Session, EngineError> {
+        Session::new(self.clone())
+    }
+
+    /// What was opened.
+    pub fn info(&self) -> &ModelInfo {
+        &self.0.info
+    }
+
+    /// Characters to tokens and back.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.0.tokenizer
+    }
+
+    /// The tokens that end a text: those of the model's configs, and its tokenizer's own.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.0.stop_tokens
+    }
+
+    /// The sampling that the model's makers suggest; it fills what a request leaves open.
+    pub fn generation_config(&self) -> &GenerationConfig {
+        &self.0.generation
+    }
+
+    /// Whether the model was made for conversations.
+    pub fn has_chat_template(&self) -> bool {
+        self.0.template.is_some()
+    }
+
+    /// The text that the model reads for a conversation, control tokens included.
+    ///
+    /// # Errors
+    /// [`EngineError::NoChatTemplate`]; [`EngineError::Text`] if the template refuses the messages.
+    pub fn render(&self, chat: &ChatRequest) -> Result<String, EngineError> {
+        Ok(self.render_with_notes(chat)?.0)
+    }
+
+    /// The tokens of a prompt: what [`Usage::prompt_tokens`](crate::Usage::prompt_tokens) counts.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render); [`EngineError::Text`] if the vocabulary cannot express the text.
+    pub fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, EngineError> {
+        Ok(self.encode_prompt(prompt)?.tokens)
+    }
+
+    pub(crate) fn encode_prompt(&self, prompt: &Prompt) -> Result<EncodedPrompt, EngineError> {
+        match prompt {
+            Prompt::Chat(chat) => {
+                let (text, notes) = self.render_with_notes(chat)?;
+                let tokens = self.tokenizer().encode(&text, AddedTokens::Parse)?;
+                Ok(EncodedPrompt { tokens, opens_reasoning: opens_reasoning(&text), notes })
+            }
+            Prompt::Text(text) => {
+                let tokens = self.encode_raw(text)?;
+                Ok(EncodedPrompt { tokens, opens_reasoning: opens_reasoning(text), notes: Vec::new() })
+            }
+            Prompt::Tokens(tokens) => {
+                // A marker of a thought that is still open stands at the very end.
+                const LAST: usize = 16;
+                let end = &tokens[tokens.len().saturating_sub(LAST)..];
+                let text = self.tokenizer().decode(end, SpecialTokens::Keep);
+                let opens_reasoning = opens_reasoning(&text);
+                Ok(EncodedPrompt { tokens: tokens.clone(), opens_reasoning, notes: Vec::new() })
+            }
+        }
+    }
+
+    /// A text with what goes before it, unless it spells that itself.
+    fn encode_raw(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        let tokens = self.tokenizer().encode(text, AddedTokens::Parse)?;
+        let prefix = self.tokenizer().raw_text_prefix();
+        if tokens.starts_with(prefix) { Ok(tokens) } else { Ok([prefix, &tokens].concat()) }
+    }
+
+    fn render_with_notes(&self, chat: &ChatRequest) -> Result<(String, Vec<RenderNote>), EngineError> {
+        let template = self.0.template.as_ref().ok_or(EngineError::NoChatTemplate)?;
+        if let Some(kind) = chat.non_text_part() {
+            let found = format!("a part of type `{kind}`");
+            return Err(EngineError::InvalidField { field: "messages", found, allowed: "text".to_owned() });
+        }
+        let rendered = template.render(chat)?;
+        Ok((rendered.prompt, rendered.notes))
+    }
+
+    pub(crate) fn model(&self) -> &Model {
+        &self.0.model
+    }
+
+    pub(crate) fn runner(&self) -> &Turns<Runner> {
+        &self.0.runner
+    }
+
+    pub(crate) fn prefill_chunk(&self) -> usize {
+        self.0.prefill_chunk
+    }
+}

@@ -1,0 +1,230 @@
+//! One request while it runs.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use pleach_decode::{DecodeError, Generation as Writer, LogProbs, NoDraft, StepError, StopReason, Target};
+use pleach_text::RenderNote;
+
+use crate::output::Output;
+use crate::prefix::{Place, Prefix};
+use crate::{CancelToken, Engine, EngineError, Event, FinishReason, Finished, Prefill, Timings, TokenEvent, Usage};
+
+/// The events of one request, each made when it is asked for.
+///
+/// The last event is [`Event::Finished`] or an error; after either there are no more. Dropping the iterator early ends
+/// the request and leaves the session usable.
+pub struct Generation<'s> {
+    parts: Parts<'s>,
+    phase: Phase,
+    ready: VecDeque<Event>,
+    /// Times since the start.
+    prefilled_at: Option<Duration>,
+    first_token_at: Option<Duration>,
+}
+
+/// What a request is made of.
+pub(crate) struct Parts<'s> {
+    pub(crate) engine: &'s Engine,
+    pub(crate) prefix: &'s mut Prefix,
+    pub(crate) writer: Writer,
+    pub(crate) output: Output,
+    pub(crate) prompt: Vec<u32>,
+    /// Tokens of the prompt that the prefix had at the start.
+    pub(crate) cached: usize,
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) cancel: CancelToken,
+    pub(crate) seed: u64,
+    pub(crate) started: Instant,
+    pub(crate) notes: Vec<RenderNote>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The prompt is being read.
+    Prefill,
+    /// Tokens are being written.
+    Decode,
+    /// Nothing more will be done.
+    Over,
+}
+
+impl<'s> Generation<'s> {
+    pub(crate) fn new(parts: Parts<'s>) -> Self {
+        let mut generation =
+            Self { parts, phase: Phase::Prefill, ready: VecDeque::new(), prefilled_at: None, first_token_at: None };
+        generation.report_prefill();
+        generation
+    }
+
+    /// What had to be changed for the chat template to take the conversation; usually nothing.
+    pub fn notes(&self) -> &[RenderNote] {
+        &self.parts.notes
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> &[u32] {
+        &self.parts.prompt
+    }
+
+    /// Does the next piece of work: one pass at most.
+    fn advance(&mut self) -> Result<(), EngineError> {
+        if self.parts.cancel.is_cancelled() {
+            self.finish(FinishReason::Cancelled);
+            return Ok(());
+        }
+        match self.phase {
+            Phase::Prefill => self.read_chunk(),
+            Phase::Decode => self.write_tokens(),
+            Phase::Over => Ok(()),
+        }
+    }
+
+    fn read_chunk(&mut self) -> Result<(), EngineError> {
+        let Parts { engine, prefix, prompt, .. } = &mut self.parts;
+        if let Some(start) = Some(prefix.len()).filter(|&start| start < prompt.len()) {
+            let end = prompt.len().min(start + engine.prefill_chunk());
+            let place = if end == prompt.len() { Place::End } else { Place::Inside };
+            prefix.extend(&mut engine.runner().wait(), &prompt[start..end], place)?;
+            self.report_prefill();
+        }
+        if self.parts.prefix.len() == self.parts.prompt.len() {
+            self.write_first()?;
+        }
+        Ok(())
+    }
+
+    /// Draws the first token from the logits that the prompt left behind.
+    fn write_first(&mut self) -> Result<(), EngineError> {
+        self.prefilled_at = Some(self.parts.started.elapsed());
+        let Parts { engine, prefix, writer, output, logprobs, .. } = &mut self.parts;
+        let logits = prefix.prompt_logits().expect("the prefix ends where the prompt does");
+        let position = writer.history().tokens().len() as u64;
+        let step = writer.draw_first(logits, output)?;
+        if let Some(top) = *logprobs {
+            self.ready.push_back(token_event(engine, logits, step.tokens[0], position, top)?);
+        }
+        self.phase = Phase::Decode;
+        self.after_step(step.stop);
+        Ok(())
+    }
+
+    fn write_tokens(&mut self) -> Result<(), EngineError> {
+        let Parts { engine, prefix, writer, output, logprobs, .. } = &mut self.parts;
+        let first = writer.history().tokens().len();
+        let mut target = prefix.target(engine.runner());
+        let step = writer.step(&mut target, &mut NoDraft, output).map_err(from_step)?;
+        if let Some(top) = *logprobs {
+            for (position, (&token, &row)) in (first as u64..).zip(step.tokens.iter().zip(&step.rows)) {
+                self.ready.push_back(token_event(engine, target.logits(row), token, position, top)?);
+            }
+        }
+        drop(target);
+        prefix.note(&writer.history().tokens()[prefix.len()..writer.committed()]);
+        self.after_step(step.stop);
+        Ok(())
+    }
+
+    fn after_step(&mut self, stop: Option<StopReason>) {
+        self.first_token_at.get_or_insert_with(|| self.parts.started.elapsed());
+        match stop {
+            Some(stop) => {
+                let reason = self.finish_reason(stop);
+                self.finish(reason);
+            }
+            None => self.ready.extend(self.parts.output.take()),
+        }
+    }
+
+    fn finish_reason(&self, stop: StopReason) -> FinishReason {
+        match (stop, self.parts.output.stopped()) {
+            (StopReason::MaxTokens | StopReason::Context, _) => FinishReason::Length,
+            (StopReason::Constraint, Some(string)) => FinishReason::StopString(string.to_owned()),
+            _ => FinishReason::Stop,
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason) {
+        self.phase = Phase::Over;
+        self.parts.output.finish();
+        self.ready.extend(self.parts.output.take());
+        self.ready.push_back(Event::Finished(Finished {
+            reason,
+            usage: self.usage(),
+            timings: self.timings(),
+            seed: self.parts.seed,
+        }));
+    }
+
+    fn usage(&self) -> Usage {
+        let stats = self.parts.writer.stats();
+        Usage {
+            prompt_tokens: self.parts.prompt.len(),
+            cached_tokens: self.parts.cached,
+            output_tokens: self.parts.writer.history().generated().len(),
+            passes: stats.passes,
+            drafted: stats.drafted(),
+            accepted: stats.accepted(),
+        }
+    }
+
+    fn timings(&self) -> Timings {
+        let total = self.parts.started.elapsed();
+        Timings {
+            time_to_first_token: self.first_token_at,
+            prefill: self.prefilled_at.unwrap_or(total),
+            generation: self.first_token_at.map_or(Duration::ZERO, |first| total.saturating_sub(first)),
+            total,
+        }
+    }
+
+    fn report_prefill(&mut self) {
+        let done = self.parts.prefix.len();
+        let progress = Prefill { done, total: self.parts.prompt.len(), cached: self.parts.cached };
+        self.ready.push_back(Event::Prefill(progress));
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<Event, EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.phase == Phase::Over {
+                return None;
+            }
+            if let Err(error) = self.advance() {
+                // The state may stand for other tokens than it should, or hold numbers that spoil every later text.
+                self.parts.prefix.forget();
+                self.phase = Phase::Over;
+                self.ready.clear();
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Generation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let output = self.parts.writer.history().generated().len();
+        write!(f, "Generation({:?}, {} + {output} tokens)", self.phase, self.parts.prompt.len())
+    }
+}
+
+fn token_event(engine: &Engine, logits: &[f32], id: u32, position: u64, top: usize) -> Result<Event, DecodeError> {
+    let log_probs = LogProbs::new(logits, position)?;
+    let bytes = engine.tokenizer().token_bytes(id).unwrap_or_default();
+    Ok(Event::Token(TokenEvent { id, bytes, log_prob: log_probs.of(id), top: log_probs.top(top) }))
+}
+
+fn from_step(error: StepError<pleach_model::ModelError>) -> EngineError {
+    match error {
+        StepError::Decode(error) => error.into(),
+        StepError::Target(error) => error.into(),
+        other => unreachable!("a step fails in its logic or in its target: {other}"),
+    }
+}
