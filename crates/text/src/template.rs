@@ -1,0 +1,270 @@
+//! Messages to prompts with the checkpoint's own Jinja template.
+
+mod functions;
+mod json;
+mod request;
+
+use std::{error::Error as _, thread};
+
+use minijinja::{AutoEscape, Environment, Error, Value, syntax::SyntaxConfig};
+use serde_json::{Map, Value as Json};
+
+use self::functions::Refusal;
+pub use self::request::{ChatRequest, Content, FunctionCall, Message, Part, Role, ToolCall};
+use crate::{error::TextError, spans::ReasoningMarkers};
+
+/// Name of the one template in its environment, and of a template that was given no other.
+const DEFAULT_NAME: &str = "chat_template";
+/// Published templates have up to 20 KB.
+const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Work one rendering may do. The engine charges one unit for each instruction and for each 64 bytes of data made, so
+/// this also bounds memory to 64 MB. Qwen3.5's template takes 80 units a message and 120 a kilobyte.
+const FUEL: u64 = 1_000_000;
+/// Stack of the thread that renders; only what is used becomes memory. A template can nest a list in itself as often as
+/// its fuel lasts, and the engine prints and frees such a list by recursion: measured, at most 430 bytes a unit.
+const STACK_BYTES: usize = 512 << 20;
+/// Macros inside macros; published templates nest three deep.
+const MAX_RECURSION: usize = 64;
+/// Variables that the engine sets from the request itself.
+const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
+
+/// ChatML: what a checkpoint without a template most likely was trained on.
+const CHATML: &str = "\
+{%- for message in messages -%}
+  {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
+
+/// Spellings of the special tokens, as `tokenizer_config.json` or GGUF metadata give them. Templates read them
+/// as `bos_token`, `eos_token`, `pad_token` and `unk_token`; the missing ones are undefined there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecialTokenStrings {
+    /// Beginning of text.
+    pub bos: Option<String>,
+    /// End of text or turn.
+    pub eos: Option<String>,
+    /// Padding.
+    pub pad: Option<String>,
+    /// Unknown characters.
+    pub unknown: Option<String>,
+}
+
+/// A compiled chat template. Shared freely between threads.
+///
+/// Blocks are rendered with `trim_blocks` and `lstrip_blocks`, values print the Python way, and Python's string
+/// and map methods, `raise_exception`, `strftime_now` (UTC) and the loop controls are there. A rendering is
+/// bounded in steps, memory and recursion, so no template can hang or end the process.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    name: String,
+    environment: Environment<'static>,
+    special_tokens: SpecialTokenStrings,
+    warnings: Vec<String>,
+}
+
+/// A rendered conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedPrompt {
+    /// The text to encode, control tokens included.
+    pub prompt: String,
+    /// What had to be changed for the template to accept the conversation.
+    pub notes: Vec<RenderNote>,
+}
+
+/// A change to a conversation that its template would not take as it was. Its display form is for logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RenderNote {
+    /// The template wants its system message first.
+    #[error("the chat template takes a system message only at the start: {moved} later ones were merged into it")]
+    SystemMerged {
+        /// System messages that were not at the start.
+        moved: usize,
+    },
+}
+
+impl ChatTemplate {
+    /// Compiles `source`.
+    ///
+    /// # Errors
+    /// [`TextError::TemplateSyntax`] with the line, if it is no valid template or larger than 1 MiB.
+    pub fn new(source: &str, special_tokens: &SpecialTokenStrings) -> Result<Self, TextError> {
+        Self::named(DEFAULT_NAME, source, special_tokens)
+    }
+
+    /// Compiles `source` under a name for errors, such as `chat_template.jinja`.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::new`].
+    pub fn named(
+        name: impl Into<String>,
+        source: &str,
+        special_tokens: &SpecialTokenStrings,
+    ) -> Result<Self, TextError> {
+        let name = name.into();
+        if source.len() > MAX_SOURCE_BYTES {
+            let detail = format!("it has {} bytes, expected at most {MAX_SOURCE_BYTES}", source.len());
+            return Err(TextError::TemplateSyntax { template: name, line: None, detail });
+        }
+        let mut environment = environment();
+        let source = functions::without_generation_tags(source);
+        if let Err(error) = environment.add_template_owned(DEFAULT_NAME, source) {
+            let (line, detail) = (error.line(), describe(&error));
+            return Err(TextError::TemplateSyntax { template: name, line, detail });
+        }
+        Ok(Self { name, environment, special_tokens: special_tokens.clone(), warnings: Vec::new() })
+    }
+
+    /// The template of a checkpoint that has none: plain ChatML without tools, with a warning.
+    ///
+    /// # Errors
+    /// None in practice: the template is part of this crate.
+    pub fn chatml(special_tokens: &SpecialTokenStrings) -> Result<Self, TextError> {
+        let mut template = Self::named("ChatML", CHATML, special_tokens)?;
+        template.warnings.push(
+            "the model comes without a chat template: using plain ChatML, which it may not have been trained on"
+                .to_owned(),
+        );
+        Ok(template)
+    }
+
+    /// What is doubtful about the template, to be shown to the user once; often nothing.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Renders a request.
+    ///
+    /// If the template refuses the conversation and it has system messages after the first place, all system messages
+    /// are merged into one at the front, in order and with a blank line between, and a note says so.
+    ///
+    /// # Errors
+    /// [`TextError::NoMessages`], [`TextError::ReservedKwarg`], [`TextError::TemplateRefused`] with the
+    /// template's own words, or [`TextError::TemplateFailed`].
+    pub fn render(&self, request: &ChatRequest) -> Result<RenderedPrompt, TextError> {
+        let mut messages = request.template_messages();
+        match self.render_messages(&messages, request) {
+            Ok(prompt) => Ok(RenderedPrompt { prompt, notes: Vec::new() }),
+            Err(refused @ TextError::TemplateRefused { .. }) => {
+                let moved = request::merge_system_to_front(&mut messages);
+                if moved == 0 {
+                    return Err(refused);
+                }
+                let prompt = self.render_messages(&messages, request)?;
+                Ok(RenderedPrompt { prompt, notes: vec![RenderNote::SystemMerged { moved }] })
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Renders messages as they are, without the checks and changes of [`ChatTemplate::render`]: for comparing
+    /// with other implementations. The messages of `request` are not used.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_messages(&self, messages: &[Json], request: &ChatRequest) -> Result<String, TextError> {
+        if messages.is_empty() {
+            return Err(TextError::NoMessages);
+        }
+        let context = self.context(messages, request)?;
+        self.render_in_own_thread(context)
+    }
+
+    fn render_in_own_thread(&self, context: Value) -> Result<String, TextError> {
+        let render = move || {
+            let template = self.environment.get_template(DEFAULT_NAME).map_err(|error| self.failure(&error))?;
+            template.render(context).map_err(|error| self.failure(&error))
+        };
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
+            let renderer =
+                builder.spawn_scoped(scope, render).map_err(|source| TextError::TemplateThread { source })?;
+            renderer.join().unwrap_or_else(|_panic| {
+                let detail = "the template engine failed on it".to_owned();
+                Err(TextError::TemplateFailed { template: self.name.clone(), line: None, detail })
+            })
+        })
+    }
+
+    fn context(&self, messages: &[Json], request: &ChatRequest) -> Result<Value, TextError> {
+        let mut context = Map::new();
+        let SpecialTokenStrings { bos, eos, pad, unknown } = &self.special_tokens;
+        let tokens = [("bos_token", bos), ("eos_token", eos), ("pad_token", pad), ("unk_token", unknown)];
+        for (name, token) in tokens {
+            if let Some(token) = token {
+                context.insert(name.to_owned(), Json::from(token.as_str()));
+            }
+        }
+        for (name, value) in &request.kwargs {
+            if RESERVED.contains(&name.as_str()) {
+                return Err(TextError::ReservedKwarg { name: name.clone() });
+            }
+            context.insert(name.clone(), value.clone());
+        }
+        let tools = if request.tools.is_empty() { Json::Null } else { Json::from(request.tools.clone()) };
+        context.insert("messages".to_owned(), Json::from(messages.to_vec()));
+        context.insert("tools".to_owned(), tools);
+        context.insert("add_generation_prompt".to_owned(), Json::from(request.add_generation_prompt));
+        Ok(Value::from_pairs(context.iter().map(|(name, value)| (name.as_str(), to_value(value)))))
+    }
+
+    /// Tells the template's own refusal from a fault in it.
+    fn failure(&self, error: &Error) -> TextError {
+        let (template, line) = (self.name.clone(), error.line());
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if let Some(Refusal(message)) = error.downcast_ref::<Refusal>() {
+                return TextError::TemplateRefused { template, line, message: message.clone() };
+            }
+            cause = error.source();
+        }
+        TextError::TemplateFailed { template, line, detail: describe(error) }
+    }
+}
+
+/// Whether a rendered prompt ends inside a reasoning span that it opened with `<think>`, so that the model's
+/// text starts in the middle of its reasoning.
+#[must_use]
+pub fn opens_reasoning(prompt: &str) -> bool {
+    ReasoningMarkers::default().left_open_by(prompt)
+}
+
+fn to_value(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(yes) => Value::from(*yes),
+        Json::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => items.iter().map(to_value).collect(),
+        Json::Object(map) => Value::from_pairs(map.iter().map(|(key, value)| (key.as_str(), to_value(value)))),
+    }
+}
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.expect("the delimiters are the default ones"));
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(functions::print);
+    environment.add_filter("tojson", json::tojson);
+    environment.add_filter("string", functions::string);
+    environment.add_function("raise_exception", functions::raise_exception);
+    environment.add_function("strftime_now", functions::strftime_now);
+    environment
+}
+
+/// The engine's kind and detail, without the name and line that our own messages carry.
+fn describe(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
