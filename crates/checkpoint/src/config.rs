@@ -4,7 +4,7 @@ mod hugging_face;
 
 use std::{ops::RangeInclusive, path::Path};
 
-pub(crate) use hugging_face::{HuggingFaceConfig, parse as parse_hugging_face};
+pub(crate) use hugging_face::{HuggingFaceConfig, full_every, parse as parse_hugging_face};
 
 use crate::{CheckpointError, fields::count_range};
 

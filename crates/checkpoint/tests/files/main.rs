@@ -1,6 +1,13 @@
-//! Opening whole models: the fixtures in each format, and folders built on the spot.
+//! Whole files: the fixtures in each format, folders built on the spot, and files with every fault we know of.
 
+mod builders;
+mod config_faults;
+mod gguf;
+mod gguf_faults;
 mod hugging_face;
+mod mlx;
+mod mutation;
+mod safetensors_faults;
 
 use std::path::PathBuf;
 
