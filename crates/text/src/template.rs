@@ -7,7 +7,7 @@ mod request;
 use std::{error::Error as _, thread};
 
 use minijinja::{AutoEscape, Environment, Error, Value, syntax::SyntaxConfig};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use self::functions::Refusal;
 pub use self::request::{ChatRequest, Content, FunctionCall, Message, Part, Role, ToolCall};
@@ -188,25 +188,20 @@ impl ChatTemplate {
     }
 
     fn context(&self, messages: &[Json], request: &ChatRequest) -> Result<Value, TextError> {
-        let mut context = Map::new();
         let SpecialTokenStrings { bos, eos, pad, unknown } = &self.special_tokens;
         let tokens = [("bos_token", bos), ("eos_token", eos), ("pad_token", pad), ("unk_token", unknown)];
-        for (name, token) in tokens {
-            if let Some(token) = token {
-                context.insert(name.to_owned(), Json::from(token.as_str()));
-            }
+        let tokens = tokens.into_iter().filter_map(|(name, token)| Some((name, Value::from(token.as_deref()?))));
+        if let Some(name) = request.kwargs.keys().find(|name| RESERVED.contains(&name.as_str())) {
+            return Err(TextError::ReservedKwarg { name: name.clone() });
         }
-        for (name, value) in &request.kwargs {
-            if RESERVED.contains(&name.as_str()) {
-                return Err(TextError::ReservedKwarg { name: name.clone() });
-            }
-            context.insert(name.clone(), value.clone());
-        }
-        let tools = if request.tools.is_empty() { Json::Null } else { Json::from(request.tools.clone()) };
-        context.insert("messages".to_owned(), Json::from(messages.to_vec()));
-        context.insert("tools".to_owned(), tools);
-        context.insert("add_generation_prompt".to_owned(), Json::from(request.add_generation_prompt));
-        Ok(Value::from_pairs(context.iter().map(|(name, value)| (name.as_str(), to_value(value)))))
+        let kwargs = request.kwargs.iter().map(|(name, value)| (name.as_str(), to_value(value)));
+        let tools: Option<Value> = (!request.tools.is_empty()).then(|| request.tools.iter().map(to_value).collect());
+        let own = [
+            ("messages", messages.iter().map(to_value).collect()),
+            ("tools", tools.unwrap_or(Value::from(()))),
+            ("add_generation_prompt", Value::from(request.add_generation_prompt)),
+        ];
+        Ok(Value::from_pairs(tokens.chain(kwargs).chain(own)))
     }
 
     /// Tells the template's own refusal from a fault in it.
