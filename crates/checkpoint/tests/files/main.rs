@@ -1,4 +1,5 @@
 //! Whole files: the fixtures in each format, folders built on the spot, and files with every fault we know of.
+#![allow(clippy::unwrap_used, reason = "all of this is test code; the lint's own exception covers only test functions")]
 
 mod builders;
 mod config_faults;
