@@ -165,12 +165,19 @@ macro_rules! model_tests {
 }
 
 model_tests!(tiny_llama, "tiny-llama", "tiny-llama", [check_prompt, check_caches, check_generation, check_tree]);
+model_tests!(tiny_llama_gguf, "tiny-llama/model.gguf", "tiny-llama", [check_prompt, check_generation, check_tree]);
 model_tests!(tiny_qwen3, "tiny-qwen3", "tiny-qwen3", [check_prompt, check_caches, check_generation, check_tree]);
 model_tests!(
     tiny_qwen35,
     "tiny-qwen35",
     "tiny-qwen35",
     [check_prompt, check_caches, check_generation, check_tree, check_mtp]
+);
+model_tests!(
+    tiny_qwen35_gguf,
+    "tiny-qwen35/model.gguf",
+    "tiny-qwen35",
+    [check_prompt, check_generation, check_tree, check_mtp]
 );
 model_tests!(
     tiny_qwen35_moe,
