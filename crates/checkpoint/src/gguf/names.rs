@@ -59,7 +59,7 @@ const BLOCK: [(&str, &str); 39] = [
     ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
     ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
     ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
-    // Tokens the embedding and the output matrix of a prediction head share with the trunk.
+    // Copies of the embedding and the output matrix, which a prediction head shares with the trunk: skipped.
     ("nextn.embed_tokens.weight", ""),
     ("nextn.shared_head_head.weight", ""),
 ];
