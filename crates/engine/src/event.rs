@@ -11,11 +11,11 @@ use std::time::Duration;
 pub enum Event {
     /// More of the prompt was read. The first says how much was known already.
     Prefill(Prefill),
-    /// A token was drawn; only if [`Request::logprobs`](crate::Request::logprobs) is set. The tokens of one pass come
+    /// A token was drawn; only if [`Settings::logprobs`](crate::Settings::logprobs) is set. The tokens of one pass come
     /// before the text that they complete.
     Token(TokenEvent),
     /// A piece of the model's thought, never empty; only if
-    /// [`Request::split_reasoning`](crate::Request::split_reasoning) is set.
+    /// [`Settings::split_reasoning`](crate::Settings::split_reasoning) is set.
     Reasoning(String),
     /// A piece of the answer, never empty. No character is ever cut.
     Text(String),

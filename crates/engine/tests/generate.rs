@@ -1,5 +1,7 @@
 //! Requests on the tiny models: what they give, and that nothing but the request decides it.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an error should stop there")]
+
 mod support;
 
 use std::thread;

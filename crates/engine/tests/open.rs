@@ -1,5 +1,7 @@
 //! What an opened model says about itself.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an error should stop there")]
+
 mod support;
 
 use pleach_engine::{ChatRequest, EngineOptions, Message, Request, Role};

@@ -1,5 +1,7 @@
 //! Requests and models that cannot be served, and the words in which they are refused.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an error should stop there")]
+
 mod support;
 
 use std::fs;
@@ -65,7 +67,8 @@ fn every_number_is_checked_and_named() {
         edit(&mut settings);
         refusal(&engine, &Request::tokens(prompt(5)).with(settings))
     };
-    let checks: [(fn(&mut Settings), &str); 11] = [
+    type Edit = fn(&mut Settings);
+    let checks: [(Edit, &str); 11] = [
         (|s| s.max_tokens = Some(0), "`max_tokens` is 0, but must be 1 or more, or absent"),
         (|s| s.logprobs = Some(usize::MAX), "`logprobs` is 18446744073709551615, but must be from 0 to 20"),
         (|s| s.sampling.temperature = Some(-1.0), "`temperature` is -1, but must be a finite number of 0 or more"),

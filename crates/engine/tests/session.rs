@@ -1,5 +1,7 @@
 //! What a session keeps from one request to the next: its prefix after a success, nothing after a failure.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an error should stop there")]
+
 mod support;
 
 use std::thread;
