@@ -56,20 +56,19 @@ impl Engine {
         let about = info::describe(path, &checkpoint, &tokenizer, template.as_ref());
 
         let device = options.open_device()?;
-        let vocab_size = checkpoint.config.vocab_size;
         let Checkpoint { config, tensors, generation, .. } = checkpoint;
         let model = Arc::new(Model::load(config, tensors, device, &options.load_options())?);
         let plan = model.memory_plan();
-        let context = options.context.resolve(&ContextLimits {
+        let limits = ContextLimits {
             max_position_embeddings: model.config().max_position_embeddings,
             token_bytes: plan.token_bytes,
             // Weights are mapped from files, and the system counts their pages as available although every pass reads
             // them.
             available_bytes: memory::available_bytes()
                 .map(|free| free.saturating_sub((plan.weights_bytes + plan.state_bytes) as u64)),
-        })?;
-        debug_assert!(tokenizer.vocab_size() <= vocab_size);
-        let info = about.with(&model, context);
+        };
+        let context = options.context.resolve(&limits)?;
+        let info = about.with(&model, context, limits.largest());
         Ok(Self(Arc::new(Inner {
             runner: Turns::new(Runner::new(Arc::clone(&model))),
             model,

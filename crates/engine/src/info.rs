@@ -26,6 +26,8 @@ pub struct ModelInfo {
     pub quantization: String,
     /// Tokens that prompt and answer may have together.
     pub context: usize,
+    /// The longest context that can be asked for: what the model was made for, as far as the free memory holds it.
+    pub largest_context: usize,
     /// Tokens that the model was made for.
     pub max_context: usize,
     /// Rows of the embedding, padding included.
@@ -75,6 +77,7 @@ pub(crate) fn describe(
         file_format: file_format(checkpoint.source),
         quantization: quantization(checkpoint),
         context: 0,
+        largest_context: 0,
         max_context: checkpoint.config.max_position_embeddings,
         vocab_size: checkpoint.config.vocab_size,
         device: String::new(),
@@ -86,14 +89,14 @@ pub(crate) fn describe(
 
 impl About {
     /// Adds what only the loaded model tells.
-    pub(crate) fn with(self, model: &Model, context: usize) -> ModelInfo {
+    pub(crate) fn with(self, model: &Model, context: usize, largest_context: usize) -> ModelInfo {
         let plan = model.memory_plan();
         let memory = MemoryPlan {
             weights_bytes: plan.weights_bytes,
             state_bytes: plan.state_bytes,
             token_bytes: plan.token_bytes,
         };
-        ModelInfo { context, device: model.device().describe(), memory, ..self.0 }
+        ModelInfo { context, largest_context, device: model.device().describe(), memory, ..self.0 }
     }
 }
 

@@ -161,6 +161,11 @@ impl ContextLength {
 }
 
 impl ContextLimits {
+    /// The longest context that can be asked for.
+    pub(crate) fn largest(&self) -> usize {
+        self.max_position_embeddings.min(self.tokens_that_fit())
+    }
+
     fn tokens_that_fit(&self) -> usize {
         match self.available_bytes {
             Some(bytes) if self.token_bytes > 0 => usize::try_from(bytes).unwrap_or(usize::MAX) / self.token_bytes,

@@ -178,3 +178,18 @@ fn the_makers_sampling_is_used_unless_the_request_says_otherwise() {
     let text = |seed| text_of(&engine, &Request::tokens(prompt(30)).with(settings(seed)));
     assert_ne!(text(1), text(2));
 }
+
+#[test]
+fn times_and_counts_agree_with_each_other() {
+    let engine = open("tiny-llama", &EngineOptions::default());
+    let mut session = engine.session().unwrap();
+    let run = run(&mut session, &Request::tokens(prompt(30)).with(plain(10)));
+    let (usage, timings) = (run.finished().usage, run.finished().timings);
+    let first = timings.time_to_first_token.unwrap();
+    assert!(timings.prefill <= first && first <= timings.total);
+    assert_eq!(first + timings.generation, timings.total);
+    assert_eq!((usage.output_tokens, usage.passes, usage.drafted, usage.accepted), (10, 9, 0, 0));
+    assert_eq!(usage.tokens_per_pass(), Some(1.0));
+    let done: Vec<_> = run.prefill.iter().map(|progress| (progress.done, progress.total)).collect();
+    assert_eq!(done, [(0, 30), (30, 30)]);
+}

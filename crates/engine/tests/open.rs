@@ -15,6 +15,7 @@ fn a_model_is_described() {
     assert_eq!((info.name.as_str(), info.architecture, info.file_format), ("tiny-qwen35", "qwen35", "Hugging Face"));
     assert_eq!(info.quantization, "BF16");
     assert_eq!(info.vocab_size, 512);
+    assert!(info.context <= info.largest_context && info.largest_context <= info.max_context);
     assert!(info.num_parameters > 600_000);
     let skipped: Vec<_> = info.skipped.iter().map(|tensor| tensor.name.as_str()).collect();
     assert_eq!(skipped, ["model.visual.merger.norm.bias", "model.visual.pos_embed.weight"]);
