@@ -24,6 +24,7 @@
 //! ```
 
 mod blocks;
+mod cpu;
 mod device;
 mod dtype;
 mod error;
@@ -40,6 +41,7 @@ mod tensor;
 mod weight;
 
 pub use blocks::{GROUP, Group, WeightRow, row_bytes};
+pub use cpu::{CpuDevice, CpuOptions, InstructionSet};
 pub use device::{Device, Pass, PassInputs};
 pub use dtype::DType;
 pub use error::KernelError;

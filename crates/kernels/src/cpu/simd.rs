@@ -1,0 +1,85 @@
+//! Vectors of 16 floats and of 64 codes, in the instructions of each set.
+
+mod scalar;
+
+pub(super) use scalar::Scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx512::Avx512;
+
+/// Lanes of a float vector; also the output features of a weight tile.
+pub(super) const LANES: usize = 16;
+
+/// Bytes of a code vector: four consecutive weights of each of 16 output features.
+pub(super) const CODE_BYTES: usize = 64;
+
+/// The vector operations that the kernels are written in.
+///
+/// A value of the type is the proof that its instructions exist. All sets have the same logical width and the same order
+/// of every sum, so a kernel is written once.
+pub(super) trait Simd: Copy + Send + Sync + 'static {
+    /// 16 floats.
+    type F32: Copy;
+    /// 16 integers.
+    type I32: Copy;
+    /// 64 codes: bytes `4 lane ..` belong to a lane.
+    type Codes: Copy;
+
+    fn splat(self, x: f32) -> Self::F32;
+    fn load(self, x: &[f32; LANES]) -> Self::F32;
+    fn store(self, x: Self::F32, out: &mut [f32; LANES]);
+    /// Little-endian floats at any address.
+    #[inline(always)]
+    fn load_f32_bytes(self, x: &[u8; 4 * LANES]) -> Self::F32 {
+        let x = x.as_chunks::<4>().0;
+        self.load(&std::array::from_fn(|i| f32::from_le_bytes(x[i])))
+    }
+    /// IEEE half floats.
+    fn load_f16(self, x: &[u8; 2 * LANES]) -> Self::F32;
+    fn load_bf16(self, x: &[u8; 2 * LANES]) -> Self::F32;
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F32;
+    fn load_u8(self, x: &[u8; LANES]) -> Self::F32;
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a b + c`.
+    fn fma(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// `b` where either is NaN.
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `b` where either is NaN.
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `2ⁿ` for the integer `n` in the low bits of `1.5 · 2²³ + n`, −126 ≤ n ≤ 127.
+    fn exp2_of_rounded(self, x: Self::F32) -> Self::F32;
+    /// Sum of the lanes: halves are added until one is left.
+    fn sum(self, x: Self::F32) -> f32;
+    /// Sums of the lanes of 16 vectors, each in the order of [`sum`](Self::sum).
+    #[inline(always)]
+    fn sums(self, x: &[Self::F32; LANES]) -> [f32; LANES] {
+        let mut out = [0.0; LANES];
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = self.sum(x);
+        }
+        out
+    }
+    /// Largest lane.
+    fn max_lane(self, x: Self::F32) -> f32;
+
+    fn load_codes(self, x: &[u8; CODE_BYTES]) -> Self::Codes;
+    /// Low and high half of each byte.
+    fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes);
+    /// `table[i]` for each byte `i` below 16.
+    fn lookup(self, table: &[u8; 16], x: Self::Codes) -> Self::Codes;
+    /// `start + Σ code · x` per lane, for codes of 0..=15; vector `p` meets `x[4 p ..]`. At most 8 vectors.
+    fn dot_nibbles<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], start: i32) -> Self::I32;
+    /// `Σ (code − 128) · x` per lane, for codes of 0..=255; `minus_128_sum = −128 Σ x`. At most 8 vectors.
+    fn dot_bytes<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], minus_128_sum: i32) -> Self::I32;
+    fn to_f32(self, x: Self::I32) -> Self::F32;
+}

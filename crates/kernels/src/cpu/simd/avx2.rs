@@ -1,0 +1,199 @@
+//! AVX2: two registers per vector, products of bytes through 16-bit sums.
+
+#![allow(clippy::undocumented_unsafe_blocks, reason = "one argument holds for all: see `Avx2`")]
+
+use std::arch::x86_64::*;
+
+use super::avx512::{max_of_8, sum_of_8};
+use super::{CODE_BYTES, LANES, Simd};
+
+/// The set with AVX2, FMA and F16C.
+///
+/// SAFETY of every block below: a value exists only where the instructions do ([`Avx2::new`]), and loads and stores go
+/// through references to arrays of exactly the size they touch.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The machine has AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in crate::cpu) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Both halves of an operation.
+macro_rules! halves {
+    ($op:ident, $a:expr $(, $rest:expr)*) => {
+        unsafe { [$op($a[0] $(, $rest[0])*), $op($a[1] $(, $rest[1])*)] }
+    };
+}
+
+impl Simd for Avx2 {
+    type F32 = [__m256; 2];
+    type I32 = [__m256i; 2];
+    type Codes = [__m256i; 2];
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F32 {
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::F32 {
+        unsafe { [_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))] }
+    }
+
+    #[inline(always)]
+    fn store(self, x: Self::F32, out: &mut [f32; LANES]) {
+        unsafe {
+            _mm256_storeu_ps(out.as_mut_ptr(), x[0]);
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, x: &[u8; 2 * LANES]) -> Self::F32 {
+        let x: *const __m128i = x.as_ptr().cast();
+        unsafe { [_mm256_cvtph_ps(_mm_loadu_si128(x)), _mm256_cvtph_ps(_mm_loadu_si128(x.add(1)))] }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[u8; 2 * LANES]) -> Self::F32 {
+        let x: *const __m128i = x.as_ptr().cast();
+        [0, 1].map(|half| unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(x.add(half)));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        })
+    }
+
+    #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F32 {
+        unsafe {
+            let x = _mm_loadu_si128(x.as_ptr().cast());
+            [x, _mm_srli_si128::<8>(x)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; LANES]) -> Self::F32 {
+        unsafe {
+            let x = _mm_loadu_si128(x.as_ptr().cast());
+            [x, _mm_srli_si128::<8>(x)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)))
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        halves!(_mm256_add_ps, a, b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        halves!(_mm256_sub_ps, a, b)
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        halves!(_mm256_mul_ps, a, b)
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        halves!(_mm256_div_ps, a, b)
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32 {
+        halves!(_mm256_fmadd_ps, a, b, c)
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        halves!(_mm256_max_ps, a, b)
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        halves!(_mm256_min_ps, a, b)
+    }
+
+    #[inline(always)]
+    fn exp2_of_rounded(self, x: Self::F32) -> Self::F32 {
+        x.map(|x| unsafe {
+            let shifted = _mm256_slli_epi32::<23>(_mm256_castps_si256(x));
+            _mm256_castsi256_ps(_mm256_add_epi32(shifted, _mm256_set1_epi32(0x3F80_0000)))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self, x: Self::F32) -> f32 {
+        unsafe { sum_of_8(_mm256_add_ps(x[0], x[1])) }
+    }
+
+    #[inline(always)]
+    fn max_lane(self, x: Self::F32) -> f32 {
+        unsafe { max_of_8(_mm256_max_ps(x[0], x[1])) }
+    }
+
+    #[inline(always)]
+    fn load_codes(self, x: &[u8; CODE_BYTES]) -> Self::Codes {
+        let x: *const __m256i = x.as_ptr().cast();
+        unsafe { [_mm256_loadu_si256(x), _mm256_loadu_si256(x.add(1))] }
+    }
+
+    #[inline(always)]
+    fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes) {
+        let low = x.map(|x| unsafe { _mm256_and_si256(x, _mm256_set1_epi8(15)) });
+        let high = x.map(|x| unsafe { _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)) });
+        (low, high)
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], x: Self::Codes) -> Self::Codes {
+        x.map(|x| unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, x)
+        })
+    }
+
+    /// A 16-bit sum holds the 16 products of 8 vectors: 16 · 15 · 127 = 30480.
+    #[inline(always)]
+    fn dot_nibbles<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], start: i32) -> Self::I32 {
+        let x = &x.as_chunks::<4>().0[..N];
+        unsafe {
+            let mut sums = [_mm256_setzero_si256(); 2];
+            for p in 0..N {
+                let x = _mm256_set1_epi32(i32::from_ne_bytes(x[p].map(|x| x as u8)));
+                for half in 0..2 {
+                    sums[half] = _mm256_add_epi16(sums[half], _mm256_maddubs_epi16(codes[p][half], x));
+                }
+            }
+            sums.map(|sum| _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(start)))
+        }
+    }
+
+    /// The codes become signed again; the sign moves to the activation: 2 · 128 · 127 = 32512 fits in 16 bits.
+    #[inline(always)]
+    fn dot_bytes<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], _: i32) -> Self::I32 {
+        let x = &x.as_chunks::<4>().0[..N];
+        unsafe {
+            let mut sums = [_mm256_setzero_si256(); 2];
+            for p in 0..N {
+                let x = _mm256_set1_epi32(i32::from_ne_bytes(x[p].map(|x| x as u8)));
+                for half in 0..2 {
+                    let code = _mm256_xor_si256(codes[p][half], _mm256_set1_epi8(-128));
+                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code));
+                    sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                }
+            }
+            sums
+        }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, x: Self::I32) -> Self::F32 {
+        halves!(_mm256_cvtepi32_ps, x)
+    }
+}

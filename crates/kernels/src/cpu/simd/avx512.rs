@@ -1,0 +1,191 @@
+//! AVX-512 with VNNI: one register per vector, four products per lane and instruction.
+
+#![allow(clippy::undocumented_unsafe_blocks, reason = "one argument holds for all: see `Avx512`")]
+
+use std::arch::x86_64::*;
+
+use super::{CODE_BYTES, LANES, Simd};
+
+/// The set with AVX-512 F, BW, VL and VNNI.
+///
+/// SAFETY of every block below: a value exists only where the instructions do ([`Avx512::new`]), and loads and stores go
+/// through references to arrays of exactly the size they touch.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// The machine has AVX-512 F, BW, VL and VNNI, AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in crate::cpu) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Simd for Avx512 {
+    type F32 = __m512;
+    type I32 = __m512i;
+    type Codes = __m512i;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F32 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::F32 {
+        unsafe { _mm512_loadu_ps(x.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store(self, x: Self::F32, out: &mut [f32; LANES]) {
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, x: &[u8; 2 * LANES]) -> Self::F32 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[u8; 2 * LANES]) -> Self::F32 {
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F32 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; LANES]) -> Self::F32 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn exp2_of_rounded(self, x: Self::F32) -> Self::F32 {
+        unsafe {
+            let shifted = _mm512_slli_epi32::<23>(_mm512_castps_si512(x));
+            _mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(0x3F80_0000)))
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, x: Self::F32) -> f32 {
+        unsafe {
+            let high = _mm512_shuffle_f32x4::<0b11_10_11_10>(x, x);
+            let x = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_castps512_ps256(high));
+            sum_of_8(x)
+        }
+    }
+
+    #[inline(always)]
+    fn max_lane(self, x: Self::F32) -> f32 {
+        unsafe {
+            let high = _mm512_shuffle_f32x4::<0b11_10_11_10>(x, x);
+            max_of_8(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_castps512_ps256(high)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_codes(self, x: &[u8; CODE_BYTES]) -> Self::Codes {
+        unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes) {
+        unsafe {
+            let mask = _mm512_set1_epi8(15);
+            (_mm512_and_si512(x, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(x), mask))
+        }
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], x: Self::Codes) -> Self::Codes {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, x)
+        }
+    }
+
+    #[inline(always)]
+    fn dot_nibbles<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], start: i32) -> Self::I32 {
+        let x = &x.as_chunks::<4>().0[..N];
+        unsafe {
+            let mut sums = _mm512_set1_epi32(start);
+            for p in 0..N {
+                let x = _mm512_set1_epi32(i32::from_ne_bytes(x[p].map(|x| x as u8)));
+                sums = _mm512_dpbusd_epi32(sums, codes[p], x);
+            }
+            sums
+        }
+    }
+
+    #[inline(always)]
+    fn dot_bytes<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], minus_128_sum: i32) -> Self::I32 {
+        self.dot_nibbles(codes, x, minus_128_sum)
+    }
+
+    #[inline(always)]
+    fn to_f32(self, x: Self::I32) -> Self::F32 {
+        unsafe { _mm512_cvtepi32_ps(x) }
+    }
+}
+
+/// Halves are added until one lane is left.
+#[inline(always)]
+pub(super) unsafe fn sum_of_8(x: __m256) -> f32 {
+    unsafe {
+        let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+    }
+}
+
+/// Largest lane.
+#[inline(always)]
+pub(super) unsafe fn max_of_8(x: __m256) -> f32 {
+    unsafe {
+        let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+    }
+}
