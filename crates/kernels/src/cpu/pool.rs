@@ -348,8 +348,7 @@ mod tests {
     use super::*;
 
     fn pool(threads: usize) -> Pool {
-        let threads = NonZeroUsize::new(threads).expect("the tests ask for some threads");
-        Pool::new(threads).expect("the tests ask for few threads")
+        Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
     }
 
     #[test]

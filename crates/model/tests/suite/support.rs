@@ -1,17 +1,23 @@
 //! What the tests of this crate share: devices, golden values, comparison.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pleach_checkpoint::Checkpoint;
-use pleach_kernels::{Activations, DType, Device, ReferenceDevice};
+use pleach_kernels::{Activations, CpuDevice, CpuOptions, DType, Device, InstructionSet, ReferenceDevice};
 use pleach_model::{LoadOptions, Model};
 use safetensors::{Dtype, SafeTensors};
 
 /// Every device of this machine, with each instruction set of the CPU forced in turn.
 pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
-    vec![Arc::new(ReferenceDevice::new())]
+    let sets = InstructionSet::ALL.into_iter().filter(|set| set.is_available());
+    let cpu = sets.map(|set| {
+        let options = CpuOptions { threads: NonZeroUsize::new(2), instruction_set: Some(set) };
+        Arc::new(CpuDevice::new(options).unwrap()) as Arc<dyn Device>
+    });
+    std::iter::once(Arc::new(ReferenceDevice::new()) as Arc<dyn Device>).chain(cpu).collect()
 }
 
 pub(crate) fn fixture(path: &str) -> PathBuf {
