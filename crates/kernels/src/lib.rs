@@ -25,7 +25,6 @@
 
 mod blocks;
 mod cpu;
-mod cpu;
 mod device;
 mod dtype;
 mod error;
@@ -42,7 +41,6 @@ mod tensor;
 mod weight;
 
 pub use blocks::{GROUP, Group, WeightRow, row_bytes};
-pub use cpu::{CpuDevice, CpuOptions, InstructionSet};
 pub use cpu::{CpuDevice, CpuOptions, InstructionSet};
 pub use device::{Device, Pass, PassInputs};
 pub use dtype::DType;

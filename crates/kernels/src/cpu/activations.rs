@@ -109,7 +109,7 @@ mod tests {
         fn codes_are_those_of_the_contract(x in prop::collection::vec(-9.0f32..9.0, 64), per_row: bool) {
             let activations = if per_row { Activations::Int8PerRow } else { Activations::Int8PerGroup };
             let per_scale = if per_row { 64 } else { 32 };
-            let mut expected = vec![0; 64];
+            let mut expected = [0; 64];
             let parts = x.chunks(per_scale).zip(expected.chunks_mut(per_scale));
             let scales: Vec<_> = parts.map(|(x, codes)| int8(x, codes)).collect();
             let mut pool = Pool::new(NonZeroUsize::MIN).unwrap();

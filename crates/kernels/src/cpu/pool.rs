@@ -348,7 +348,8 @@ mod tests {
     use super::*;
 
     fn pool(threads: usize) -> Pool {
-        Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
+        let threads = NonZeroUsize::new(threads).expect("the tests ask for some threads");
+        Pool::new(threads).expect("the tests ask for few threads")
     }
 
     #[test]
