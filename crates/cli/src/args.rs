@@ -1,0 +1,329 @@
+//! The arguments: one struct per group of flags, and the help pages made from them.
+
+mod refusal;
+mod values;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pleach_engine::{Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, Sampling};
+use serde_json::Value;
+
+use crate::error::CliError;
+
+const HELP_HEADING_PROMPT: &str = "Prompt";
+const HELP_HEADING_MODEL: &str = "Model";
+const HELP_HEADING_SAMPLING: &str = "Sampling (what is left out follows the model's own generation_config)";
+const HELP_HEADING_OUTPUT: &str = "Output";
+
+const EXAMPLES: &str = "\
+Examples:
+  pleach -m \"Why is the sky blue?\"               ask the default model
+  pleach --model model.gguf -m \"Why?\"            ask another one
+  pleach run model.gguf \"Why is the sky blue?\"   the same, as a command
+  git diff | pleach -m \"Write a commit message\"  a question about what comes in
+
+`pleach run --help` says more about prompts and models.";
+
+const RUN_EXAMPLES: &str = "\
+The prompt:
+  It comes from the argument, from -m, or from standard input. Text that is
+  piped in goes after the argument, with a blank line between them.
+
+  A single argument is the model if it is the path of something that exists, or
+  has no space and contains `/` or ends with `.gguf`. Otherwise it is the prompt.
+
+Examples:
+  pleach run model.gguf \"Why is the sky blue?\"
+  pleach run Qwen/Qwen3-0.6B \"Why?\" --no-think --temperature 0.8 --seed 7
+  echo \"Why is the sky blue?\" | pleach run model.gguf
+  pleach run model.gguf --messages chat.json --json --logprobs 5
+  pleach run model.gguf --raw -m \"Once upon a time\" --max-tokens 100
+
+Exit codes:
+  0 done    1 failed    2 wrong arguments    130 stopped with Ctrl-C";
+
+/// Runs language models on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "pleach", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// Without a command the flags are those of `run`.
+    #[command(flatten)]
+    pub(crate) flags: GenerateFlags,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt.
+    Run(RunArgs),
+}
+
+/// Answer one prompt with a model and print the answer as it is written.
+///
+/// The answer goes to standard output; the statistics go to standard error, so that a pipe carries the answer alone.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// Which model to ask; --model says what it can be.
+    #[arg(value_name = "MODEL")]
+    pub(crate) first: Option<String>,
+    /// What to ask; `-` reads it from standard input.
+    #[arg(value_name = "PROMPT")]
+    pub(crate) second: Option<String>,
+    #[command(flatten)]
+    pub(crate) flags: GenerateFlags,
+}
+
+/// Everything about one answer.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateFlags {
+    #[command(flatten)]
+    pub(crate) prompt: PromptFlags,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingFlags,
+    #[command(flatten)]
+    pub(crate) output: OutputFlags,
+}
+
+/// What is asked.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_PROMPT)]
+pub(crate) struct PromptFlags {
+    /// The prompt; `-` reads it from standard input.
+    #[arg(short = 'm', long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) message: Option<String>,
+    /// Instructions that go before the prompt.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["raw", "messages"])]
+    pub(crate) system: Option<String>,
+    /// A JSON list of chat messages in place of a prompt; `-` reads it from standard input.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["message", "raw"])]
+    pub(crate) messages: Option<PathBuf>,
+    /// Continue the prompt as it is, without the chat template. Control tokens spelled out in it count as such.
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Let the model think before it answers, if its chat template can say so.
+    #[arg(long, conflicts_with_all = ["no_think", "raw"])]
+    pub(crate) think: bool,
+    /// Ask the model to answer without thinking.
+    #[arg(long, conflicts_with = "raw")]
+    pub(crate) no_think: bool,
+    /// A variable for the chat template; JSON after the `=`. May be repeated.
+    #[arg(long, value_name = "KEY=JSON", value_parser = values::template_arg, conflicts_with = "raw")]
+    pub(crate) template_arg: Vec<(String, Value)>,
+}
+
+/// Which model, and how it is run.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_MODEL)]
+pub(crate) struct ModelFlags {
+    /// A folder, a `.gguf` file, or a model in the Hugging Face cache as `org/name`, `org/name:file.gguf` or
+    /// `org/name:Q4_K_M`. Without it: PLEACH_MODEL, then the first model where the default is looked for.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Tokens that prompt and answer may have together; 0 chooses by model and memory.
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        env = "PLEACH_CTX",
+        hide_env_values = true,
+        default_value = "0",
+        allow_hyphen_values = true
+    )]
+    pub(crate) ctx: ContextLength,
+    /// Threads to compute with [default: one per physical core].
+    #[arg(long, value_name = "N", env = "PLEACH_THREADS", hide_env_values = true, value_parser = values::threads, allow_hyphen_values = true)]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Where the model runs; `reference` is slow and checks the others.
+    #[arg(long, value_enum, env = "PLEACH_DEVICE", hide_env_values = true, default_value = "cpu")]
+    device: DeviceArg,
+    /// Type of stored keys and values.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_enum,
+        env = "PLEACH_KV_CACHE",
+        hide_env_values = true,
+        default_value = "f16"
+    )]
+    kv_cache: KvCacheArg,
+    /// What quantized weights are multiplied with; `exact` is slower.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_enum,
+        env = "PLEACH_ACTIVATIONS",
+        hide_env_values = true,
+        default_value = "int8"
+    )]
+    activations: ActivationsArg,
+}
+
+/// How tokens are drawn, and when to stop.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_SAMPLING)]
+pub(crate) struct SamplingFlags {
+    /// How freely to draw; 0 always takes the likeliest token.
+    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
+    temperature: Option<f32>,
+    /// Draw among this many of the likeliest tokens; 0 for all.
+    #[arg(long, value_name = "N", value_parser = values::count, allow_hyphen_values = true)]
+    top_k: Option<usize>,
+    /// Draw among the likeliest tokens that have this share of the probability together.
+    #[arg(long, value_name = "P", value_parser = values::number, allow_hyphen_values = true)]
+    top_p: Option<f32>,
+    /// Draw among tokens at least this likely, as a share of the likeliest.
+    #[arg(long, value_name = "P", value_parser = values::number, allow_hyphen_values = true)]
+    min_p: Option<f32>,
+    /// Make tokens of prompt and answer less likely; 1 is neutral.
+    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
+    repetition_penalty: Option<f32>,
+    /// Subtract this from the logit of every token already in the answer; -2 to 2.
+    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
+    presence_penalty: Option<f32>,
+    /// Subtract this for every time that a token is in the answer; -2 to 2.
+    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
+    frequency_penalty: Option<f32>,
+    /// Add VALUE, -100 to 100, to the logit of token ID. May be repeated.
+    #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias, allow_hyphen_values = true)]
+    logit_bias: Vec<(u32, f32)>,
+    /// Decides every draw: the same seed gives the same answer [default: 0].
+    #[arg(long, value_name = "N", value_parser = values::seed, allow_hyphen_values = true)]
+    seed: Option<u64>,
+    /// Most tokens of the answer, thoughts included [default: as many as the context holds].
+    #[arg(long, value_name = "N", value_parser = values::max_tokens, allow_hyphen_values = true)]
+    pub(crate) max_tokens: Option<usize>,
+    /// End the answer before this text. May be repeated.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) stop: Vec<String>,
+    /// Go on after tokens that end an answer, until another limit is met.
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+}
+
+/// What is printed.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_OUTPUT)]
+pub(crate) struct OutputFlags {
+    /// Print one JSON object with the answer, token ids and statistics once the answer is complete.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With --json: log-probabilities of each token and of the N likeliest beside it, before sampling changes them.
+    #[arg(long, value_name = "N", value_parser = values::logprobs, allow_hyphen_values = true, requires = "json")]
+    pub(crate) logprobs: Option<usize>,
+    /// No statistics, progress or warnings.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    /// Say more on standard error: model, files, device, memory, why the answer ended.
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+}
+
+/// Spelling of the devices.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DeviceArg {
+    Cpu,
+    Reference,
+}
+
+/// Spelling of the types of keys and values.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum KvCacheArg {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// Spelling of the precisions of activations.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ActivationsArg {
+    Int8,
+    Exact,
+}
+
+/// Reads the arguments of the process. Prints help and version itself.
+pub(crate) fn parse() -> Result<Cli, CliError> {
+    let cli = Cli::try_parse().map_err(refusal::translate)?;
+    let flags = match &cli.command {
+        Some(Command::Run(run)) => &run.flags,
+        None => &cli.flags,
+    };
+    flags.sampling.check()?;
+    Ok(cli)
+}
+
+impl ModelFlags {
+    /// How the engine is to be opened.
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            device: match self.device {
+                DeviceArg::Cpu => DeviceChoice::Cpu,
+                DeviceArg::Reference => DeviceChoice::Reference,
+            },
+            threads: self.threads,
+            context: self.ctx,
+            kv_cache: match self.kv_cache {
+                KvCacheArg::F32 => KvCacheType::F32,
+                KvCacheArg::F16 => KvCacheType::F16,
+                KvCacheArg::Bf16 => KvCacheType::BF16,
+            },
+            activations: match self.activations {
+                ActivationsArg::Int8 => Activations::Int8,
+                ActivationsArg::Exact => Activations::Exact,
+            },
+            ..EngineOptions::default()
+        }
+    }
+}
+
+impl SamplingFlags {
+    /// How tokens are to be drawn.
+    pub(crate) fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: None,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed,
+        }
+    }
+
+    /// Refuses values out of their range before a model is loaded for them.
+    fn check(&self) -> Result<(), CliError> {
+        // The vocabulary is not known yet: ids beyond it are refused when the request starts.
+        self.sampling()
+            .resolve(&Default::default())
+            .validate(usize::MAX)
+            .map_err(|error| CliError::from_engine(error.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_of_run_work_without_the_command() {
+        let cli = Cli::try_parse_from(["pleach", "--model", "x", "-m", "hi", "--top-k", "3"]).unwrap();
+        assert_eq!(cli.flags.model.model.as_deref(), Some("x"));
+        assert_eq!(cli.flags.sampling.sampling().top_k, Some(3));
+    }
+}

@@ -1,0 +1,84 @@
+//! What clap refuses, said in this project's way: one line, then a hint.
+
+use std::env;
+use std::error::Error as _;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use pleach_engine::EngineError;
+
+use super::values::Allowed;
+use crate::error::CliError;
+
+/// Turns clap's error into ours. Help and version are printed by clap, and end the process.
+pub(super) fn translate(error: clap::Error) -> CliError {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue => bad_value(&error).unwrap_or_else(|| refused(&error)),
+        _ => refused(&error),
+    }
+}
+
+fn bad_value(error: &clap::Error) -> Option<CliError> {
+    let flag = text(error, ContextKind::InvalidArg)?;
+    let found = text(error, ContextKind::InvalidValue)?;
+    let allowed = match error.source() {
+        Some(source) => allowed_by(source)?,
+        None => one_of(error)?,
+    };
+    // `--ctx <TOKENS>`
+    let flag = flag.split(' ').next().unwrap_or_default();
+    let name = variable_behind(flag, &found).unwrap_or_else(|| flag.to_owned());
+    Some(CliError::BadValue { name, found: format!("`{found}`"), allowed })
+}
+
+fn allowed_by(source: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(Allowed(allowed)) = source.downcast_ref() {
+        return Some(allowed.clone());
+    }
+    match source.downcast_ref()? {
+        EngineError::InvalidField { allowed, .. } => Some(allowed.clone()),
+        _ => None,
+    }
+}
+
+/// `` `a`, `b` or `c` ``
+fn one_of(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::Strings(values)) = error.get(ContextKind::ValidValue) else { return None };
+    let quoted: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+    let (last, first) = quoted.split_last()?;
+    Some(if first.is_empty() { last.clone() } else { format!("{} or {last}", first.join(", ")) })
+}
+
+/// The environment variable that gave a flag's value, if no argument did.
+fn variable_behind(flag: &str, found: &str) -> Option<String> {
+    let is_flag = |argument: &str| argument == flag || argument.starts_with(&format!("{flag}="));
+    if env::args_os().any(|argument| is_flag(&argument.to_string_lossy())) {
+        return None;
+    }
+    let variable = format!("PLEACH_{}", flag.trim_start_matches('-').replace('-', "_").to_ascii_uppercase());
+    env::var(&variable).is_ok_and(|value| value == found).then_some(variable)
+}
+
+/// Everything else: clap's own first line.
+fn refused(error: &clap::Error) -> CliError {
+    let rendered = error.render().to_string();
+    let mut lines = rendered.lines().map(str::trim);
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    // Clap lists missing or clashing arguments in indented lines up to the first blank one.
+    let listed: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    let message = [&[first], listed.as_slice()].concat().join(" ").replace('\'', "`");
+    let suggested = text(error, ContextKind::SuggestedArg).or_else(|| text(error, ContextKind::SuggestedSubcommand));
+    match text(error, ContextKind::InvalidSubcommand) {
+        // Most likely a prompt of somebody who meets the command for the first time.
+        Some(word) if suggested.is_none() => CliError::NoCommand { word },
+        _ => CliError::Arguments { message, suggested },
+    }
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.first().cloned(),
+        _ => None,
+    }
+}

@@ -1,0 +1,80 @@
+//! Values of flags from their text. A failure says what is allowed; the flag and its value are named by the caller.
+
+use std::num::NonZeroUsize;
+
+use pleach_engine::MAX_LOGPROBS;
+use serde_json::Value;
+
+/// What a flag may be, to be read after "must be".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Allowed(pub(crate) String);
+
+/// Most threads that may be asked for: far beyond any machine, and far below what would exhaust one.
+const MAX_THREADS: u64 = 1024;
+
+pub(super) fn threads(text: &str) -> Result<NonZeroUsize, Allowed> {
+    let threads = whole(text, 1, MAX_THREADS)? as usize;
+    Ok(NonZeroUsize::new(threads).expect("the range starts at 1"))
+}
+
+pub(super) fn count(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 0, u64::from(u32::MAX))? as usize)
+}
+
+pub(super) fn max_tokens(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 1, u64::from(u32::MAX))? as usize)
+}
+
+pub(super) fn logprobs(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 0, MAX_LOGPROBS as u64)? as usize)
+}
+
+pub(super) fn seed(text: &str) -> Result<u64, Allowed> {
+    whole(text, 0, u64::MAX)
+}
+
+/// Any number that f32 can spell, NaN included: the ranges are the engine's, and so are the words for them.
+pub(super) fn number(text: &str) -> Result<f32, Allowed> {
+    text.parse().map_err(|_| Allowed("a number".to_owned()))
+}
+
+pub(super) fn logit_bias(text: &str) -> Result<(u32, f32), Allowed> {
+    let pair = text.split_once('=').and_then(|(id, value)| Some((id.parse().ok()?, value.parse().ok()?)));
+    pair.ok_or_else(|| Allowed("a token's number and a value, such as `42=-5.5`".to_owned()))
+}
+
+pub(super) fn template_arg(text: &str) -> Result<(String, Value), Allowed> {
+    let pair = text.split_once('=').and_then(|(key, json)| Some((key.to_owned(), serde_json::from_str(json).ok()?)));
+    pair.filter(|(key, _)| !key.is_empty())
+        .ok_or_else(|| Allowed("a name and JSON, such as `enable_thinking=false` or `style=\"short\"`".to_owned()))
+}
+
+fn whole(text: &str, least: u64, most: u64) -> Result<u64, Allowed> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| Allowed(format!("a whole number from {least} to {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_to_their_ranges() {
+        assert_eq!(threads("8"), Ok(NonZeroUsize::new(8).unwrap()));
+        for text in ["0", "-1", "1025", "two", "", "1.5"] {
+            assert_eq!(threads(text), Err(Allowed("a whole number from 1 to 1024".to_owned())));
+        }
+        assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));
+        assert!(seed("18446744073709551616").is_err());
+        assert_eq!(logprobs("21"), Err(Allowed("a whole number from 0 to 20".to_owned())));
+    }
+
+    #[test]
+    fn pairs_are_split_at_the_first_equals_sign() {
+        assert_eq!(logit_bias("42=-5.5"), Ok((42, -5.5)));
+        assert!(["42", "=1", "a=1", "1=b", "-1=2"].iter().all(|text| logit_bias(text).is_err()));
+        assert_eq!(template_arg("a=\"b=c\""), Ok(("a".to_owned(), Value::from("b=c"))));
+        assert!(["a", "=1", "a=b"].iter().all(|text| template_arg(text).is_err()));
+    }
+}

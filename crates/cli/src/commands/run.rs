@@ -1,0 +1,228 @@
+//! `pleach run`: one prompt, one answer.
+
+use std::io::{self, StdoutLock, Write as _};
+use std::time::{Duration, Instant};
+use std::{env, fmt};
+
+use pleach_engine::{
+    CancelToken, EnergyMeter, Engine, Environment, Event, FinishReason, Finished, Generation, Located, Prompt, Request,
+    Settings, locate,
+};
+
+use crate::args::{GenerateFlags, OutputFlags};
+use crate::error::{CliError, End};
+use crate::footer::{self, aligned};
+use crate::interrupt;
+use crate::json::Collector;
+use crate::measure::{Measured, Meter};
+use crate::progress::Progress;
+use crate::prompt::{self, Named};
+use crate::render::AnswerWriter;
+use crate::style::Style;
+
+/// A model that is open, and what is known of how it came to be.
+struct Loaded {
+    located: Located,
+    engine: Engine,
+    load: Duration,
+}
+
+/// Where an answer goes.
+enum Output {
+    /// To people, as it comes.
+    Stream(AnswerWriter<StdoutLock<'static>>),
+    /// To a program, once it is complete.
+    Json(Collector),
+}
+
+/// Answers one prompt. `arguments` are those without a flag.
+pub(crate) fn run(arguments: (Option<String>, Option<String>), mut flags: GenerateFlags) -> Result<End, CliError> {
+    let model = flags.model.model.take();
+    let named = Named::new(arguments, model, &flags.prompt)?;
+    let prompt = prompt::read(named.prompt.as_deref(), &flags.prompt)?;
+
+    let cancel = interrupt::listen()?;
+    let mut progress = Progress::new(Style::of_stderr(), flags.output.quiet);
+    let loaded = load(named.model, &flags, &mut progress)?;
+    explain(&flags.output, &loaded);
+    let request = Request { prompt, settings: settings(&flags, cancel) };
+    let measured = answer(&loaded, &request, &flags.output, &mut progress)?;
+    Ok(if measured.finished.reason == FinishReason::Cancelled { End::Interrupted } else { End::Done })
+}
+
+/// Finds and opens the model. Without a name it is that of `PLEACH_MODEL`, then the default.
+fn load(model: Option<String>, flags: &GenerateFlags, progress: &mut Progress) -> Result<Loaded, CliError> {
+    let from_environment = || env::var("PLEACH_MODEL").ok().filter(|model| !model.is_empty());
+    let model = model.or_else(from_environment);
+    let located = locate(model.as_deref(), &Environment::of_process()).map_err(CliError::from_engine)?;
+    progress.show(&format!("loading {}", located.name));
+    let started = Instant::now();
+    let engine = Engine::open(&located.path, &flags.model.engine_options());
+    progress.clear();
+    Ok(Loaded { located, engine: engine.map_err(CliError::from_engine)?, load: started.elapsed() })
+}
+
+fn settings(flags: &GenerateFlags, cancel: CancelToken) -> Settings {
+    // The ids of an answer come with its log-probabilities only.
+    let logprobs = flags.output.json.then(|| flags.output.logprobs.unwrap_or(0));
+    Settings {
+        sampling: flags.sampling.sampling(),
+        max_tokens: flags.sampling.max_tokens,
+        stop: flags.sampling.stop.clone(),
+        logprobs,
+        ignore_eos: flags.sampling.ignore_eos,
+        // A raw text is continued as it is: what looks like a thought in it may be anything.
+        split_reasoning: !flags.prompt.raw,
+        cancel,
+        ..Settings::default()
+    }
+}
+
+/// Runs the request and prints what comes of it.
+fn answer(
+    loaded: &Loaded,
+    request: &Request,
+    flags: &OutputFlags,
+    progress: &mut Progress,
+) -> Result<Measured, CliError> {
+    let mut session = loaded.engine.session().map_err(CliError::from_engine)?;
+    let mut meter = Meter::start(EnergyMeter::open());
+    let mut generation = session.generate(request).map_err(CliError::from_engine)?;
+    if !flags.quiet {
+        generation.notes().iter().for_each(|note| complain(note));
+    }
+    let prompt_ids = if flags.json { generation.prompt_tokens().to_vec() } else { Vec::new() };
+
+    let mut output = Output::new(flags, prompt_ids);
+    let finished = follow(&mut generation, &mut output, &mut meter, progress);
+    progress.clear();
+    output.end_line()?;
+    let measured = Measured::new(finished?, loaded.load, meter);
+    output.finish(loaded, &measured)?;
+    report(flags, &request.prompt, &measured);
+    Ok(measured)
+}
+
+/// Hands every event to those who want to know, until the last.
+fn follow(
+    generation: &mut Generation<'_>,
+    output: &mut Output,
+    meter: &mut Meter,
+    progress: &mut Progress,
+) -> Result<Finished, CliError> {
+    for event in generation {
+        let event = event.map_err(CliError::from_engine)?;
+        meter.event(&event);
+        progress.event(&event);
+        if let Event::Finished(finished) = event {
+            return Ok(finished);
+        }
+        output.event(event)?;
+    }
+    unreachable!("the last event of a request is that it finished, or an error")
+}
+
+impl Output {
+    fn new(flags: &OutputFlags, prompt_ids: Vec<u32>) -> Self {
+        if flags.json {
+            Self::Json(Collector::new(prompt_ids, flags.logprobs.is_some()))
+        } else {
+            Self::Stream(AnswerWriter::new(io::stdout().lock(), Style::of_stdout()))
+        }
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), CliError> {
+        match self {
+            Self::Stream(writer) => writer.event(&event).map_err(CliError::Write),
+            Self::Json(collector) => {
+                collector.event(event);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sees to it that what follows on standard error starts a line, also after a failure.
+    fn end_line(&mut self) -> Result<(), CliError> {
+        match self {
+            Self::Stream(writer) => writer.finish().map_err(CliError::Write),
+            Self::Json(_) => Ok(()),
+        }
+    }
+
+    fn finish(self, loaded: &Loaded, measured: &Measured) -> Result<(), CliError> {
+        let Self::Json(collector) = self else { return Ok(()) };
+        let object = collector.object(&loaded.engine, &loaded.located, measured);
+        let mut stdout = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut stdout, &object).map_err(|error| CliError::Write(error.into()))?;
+        stdout.write_all(b"\n").and_then(|()| stdout.flush()).map_err(CliError::Write)
+    }
+}
+
+/// Says what was opened and what is doubtful about it, if asked to.
+fn explain(flags: &OutputFlags, loaded: &Loaded) {
+    if !flags.verbose {
+        return;
+    }
+    let info = loaded.engine.info();
+    info.warnings.iter().for_each(|warning| complain(warning));
+    let memory = &info.memory;
+    let lines = [
+        aligned("model", &format!("{} (`{}`)", loaded.located.name, loaded.located.path.display())),
+        aligned("architecture", &format!("{}, {} parameters", info.architecture, info.num_parameters)),
+        aligned("files", &format!("{}, {}", info.file_format, info.quantization)),
+        aligned("device", &info.device),
+        aligned("context", &format!("{} tokens; the model was made for {}", info.context, info.max_context)),
+        aligned("weights", &footer::size(memory.weights_bytes as u64)),
+        aligned("state", &state(memory.state_bytes, memory.token_bytes)),
+        aligned("skipped tensors", &info.skipped.len().to_string()),
+        aligned("loading", &footer::duration(loaded.load)),
+    ];
+    lines.iter().for_each(|line| say(line));
+}
+
+fn state(state_bytes: usize, token_bytes: usize) -> String {
+    format!("{} and {} KiB per token", footer::size(state_bytes as u64), token_bytes.div_ceil(1024))
+}
+
+/// Prints the statistics. `--json` has them in its object.
+fn report(flags: &OutputFlags, prompt: &Prompt, measured: &Measured) {
+    let Finished { reason, usage, seed, .. } = &measured.finished;
+    if flags.verbose {
+        let kind = if matches!(prompt, Prompt::Chat(_)) { "chat" } else { "raw" };
+        say(&aligned("prompt", &format!("{} tokens, {kind}", usage.prompt_tokens)));
+        say(&aligned("answer", &format!("{} tokens, {}", usage.output_tokens, Ending(reason))));
+        say(&aligned("seed", &seed.to_string()));
+    }
+    if flags.quiet || flags.json {
+        return;
+    }
+    let style = Style::of_stderr();
+    if style.terminal && Style::of_stdout().terminal {
+        say("");
+    }
+    footer::lines(measured).iter().for_each(|line| say(&style.dim(line)));
+}
+
+/// Why an answer ended, in words.
+struct Ending<'a>(&'a FinishReason);
+
+impl fmt::Display for Ending<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            FinishReason::Stop => f.write_str("ended by the model"),
+            FinishReason::StopString(string) => write!(f, "ended before the stop string {string:?}"),
+            FinishReason::Length => f.write_str("cut off where `--max-tokens` or the context ends"),
+            FinishReason::Cancelled => f.write_str("stopped with Ctrl-C"),
+            other => write!(f, "ended: {other:?}"),
+        }
+    }
+}
+
+fn complain(warning: &dyn fmt::Display) {
+    say(&format!("warning: {warning}"));
+}
+
+/// A line on standard error. That it cannot be written is no reason to fail: the answer was.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

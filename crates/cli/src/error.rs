@@ -1,0 +1,191 @@
+//! What the user is told when something fails, and the exit code that goes with it.
+
+use std::error::Error;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use pleach_engine::{EngineError, TextError};
+
+/// Errors of the command line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum CliError {
+    /// A flag or an environment variable holds something that it may not.
+    #[error("`{name}` is {found}, but must be {allowed}")]
+    BadValue { name: String, found: String, allowed: String },
+    /// The arguments make no sense together.
+    #[error("{message}")]
+    Arguments { message: String, suggested: Option<String> },
+    /// The first argument is no command.
+    #[error("there is no command `{word}`")]
+    NoCommand { word: String },
+    /// Two ways of naming the model.
+    #[error("the model is named twice: `{first}` and `{second}`")]
+    TwoModels { first: String, second: String },
+    /// Two prompts among the arguments.
+    #[error("the prompt is given twice: `{first}` and `{second}`")]
+    TwoPrompts { first: String, second: String },
+    /// Nothing to answer.
+    #[error("there is no prompt")]
+    NoPrompt,
+    /// A text cannot be read.
+    #[error("cannot read {what}")]
+    Read { what: String, source: io::Error },
+    /// A text is longer than any context.
+    #[error("{what} has more than {most_mib} MiB")]
+    TooLong { what: String, most_mib: u64 },
+    /// A text is not text.
+    #[error("{what} is not UTF-8 text: byte {position} is {byte:#04x}")]
+    NotText { what: String, position: usize, byte: u8 },
+    /// The messages are not what they should be.
+    #[error("{what} is not a JSON list of chat messages")]
+    Messages { what: String, source: serde_json::Error },
+    /// The answer cannot be written.
+    #[error("cannot write the answer")]
+    Write(#[source] io::Error),
+    /// The system refuses a handler of Ctrl-C.
+    #[error("cannot listen for Ctrl-C")]
+    Interrupt(#[from] ctrlc::Error),
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(EngineError),
+}
+
+/// How a command ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The work is done.
+    Done,
+    /// The user stopped it.
+    Interrupted,
+}
+
+impl End {
+    pub(crate) fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Done => ExitCode::SUCCESS,
+            Self::Interrupted => ExitCode::from(INTERRUPTED),
+        }
+    }
+}
+
+/// Exit code after Ctrl-C: 128 and the number of the signal, as shells count.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+impl CliError {
+    /// Names fields of the engine by their flags.
+    pub(crate) fn from_engine(error: EngineError) -> Self {
+        match error {
+            EngineError::InvalidField { field, found, allowed } => {
+                Self::BadValue { name: flag_of(field), found, allowed }
+            }
+            other => Self::Engine(other),
+        }
+    }
+
+    /// Prints the error with its causes and a hint; gives the exit code. A reader of the answer who went away wants no
+    /// more of it, which is no error.
+    pub(crate) fn report(&self) -> ExitCode {
+        if self.is_closed_pipe() {
+            return ExitCode::SUCCESS;
+        }
+        let mut text = format!("error: {self}\n");
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text += &format!("  caused by: {error}\n");
+            cause = error.source();
+        }
+        if let Some(hint) = self.hint() {
+            text += &format!("hint: {hint}\n");
+        }
+        // Where standard error is closed too, the exit code is all that can be said.
+        let _ = io::stderr().write_all(text.as_bytes());
+        ExitCode::from(if self.is_misuse() { 2 } else { 1 })
+    }
+
+    fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether the arguments are at fault.
+    fn is_misuse(&self) -> bool {
+        matches!(
+            self,
+            Self::BadValue { .. }
+                | Self::Arguments { .. }
+                | Self::NoCommand { .. }
+                | Self::TwoModels { .. }
+                | Self::TwoPrompts { .. }
+                | Self::NoPrompt
+        )
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Arguments { suggested: Some(suggested), .. } => return Some(format!("did you mean `{suggested}`?")),
+            Self::BadValue { .. } | Self::Arguments { .. } => "`pleach run --help` explains every flag",
+            Self::NoCommand { word } => return Some(format!("to ask it, `pleach -m \"{word}\"`")),
+            Self::TwoModels { .. } => "name it either as the first argument or with `--model`",
+            Self::TwoPrompts { .. } => "give it either as an argument or with `-m`; quote a prompt of several words",
+            Self::NoPrompt => "`pleach -m \"Why is the sky blue?\"`, or pipe text into it; `pleach --help` shows more",
+            Self::Messages { .. } => "expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`",
+            Self::NotText { .. } => "convert it to UTF-8 first",
+            Self::TooLong { .. } => "no model reads that much at once: give a part of it",
+            Self::Engine(error) => return engine_hint(error),
+            Self::Read { .. } | Self::Write(_) | Self::Interrupt(_) => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// The engine's hints in the words of the command line.
+fn engine_hint(error: &EngineError) -> Option<String> {
+    let hint = match error {
+        EngineError::NoDefaultModel { .. } => {
+            "`scripts/fetch-model.sh` fetches a small one; or name yours with `--model` or PLEACH_MODEL"
+        }
+        EngineError::NoSuchModel { .. } => {
+            "a model is a folder, a `.gguf` file, or `org/name` of a model in the Hugging Face cache"
+        }
+        EngineError::Checkpoint { .. } | EngineError::Tokenizer { .. } | EngineError::Vocabulary { .. } => {
+            "check that the download is complete; the README lists the formats and architectures that run"
+        }
+        EngineError::ChatTemplate { .. }
+        | EngineError::NoChatTemplate
+        | EngineError::Text(TextError::TemplateRefused { .. } | TextError::TemplateFailed { .. }) => {
+            "`--raw` continues the prompt as plain text, without a chat template"
+        }
+        EngineError::PromptTooLong { .. } => "shorten the prompt, or raise `--ctx`",
+        EngineError::ContextBeyondModel { .. } => "leave `--ctx` out to have it chosen",
+        EngineError::ContextBeyondMemory { .. } => "leave `--ctx` out to have it chosen by the free memory",
+        EngineError::NonFiniteLogits { .. } => {
+            "the weights may be damaged, or overflow 16 bits: try `--kv-cache f32 --activations exact`"
+        }
+        EngineError::Device(_) => "`--device reference` runs everywhere",
+        other => return other.hint(),
+    };
+    Some(hint.to_owned())
+}
+
+/// The flag behind a field of the engine's API.
+fn flag_of(field: &str) -> String {
+    match field {
+        "context" => "--ctx".to_owned(),
+        "logit_bias token" => "ID of --logit-bias".to_owned(),
+        other => format!("--{}", other.replace('_', "-")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_the_engine_are_named_by_their_flags() {
+        let field = |field| EngineError::InvalidField { field, found: "2".to_owned(), allowed: "less".to_owned() };
+        let error = CliError::from_engine(field("repetition_penalty"));
+        assert_eq!(error.to_string(), "`--repetition-penalty` is 2, but must be less");
+        assert!(error.is_misuse());
+        assert_eq!(CliError::from_engine(field("context")).to_string(), "`--ctx` is 2, but must be less");
+    }
+}

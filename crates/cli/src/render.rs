@@ -1,0 +1,153 @@
+//! The answer as people see it, piece by piece.
+//!
+//! A thought comes before the answer. On a terminal with color it is dimmed; anywhere else it stands between the lines
+//! `<think>` and `</think>`. A blank line follows it in both cases.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use pleach_engine::Event;
+
+use crate::style::{DIM, RESET, Style};
+
+/// Writes an answer as it comes.
+#[derive(Debug)]
+pub(crate) struct AnswerWriter<W> {
+    out: W,
+    style: Style,
+    part: Part,
+    /// Whether the next character starts a line.
+    at_line_start: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Nothing,
+    Reasoning,
+    Answer,
+}
+
+impl<W: Write> AnswerWriter<W> {
+    pub(crate) fn new(out: W, style: Style) -> Self {
+        Self { out, style, part: Part::Nothing, at_line_start: true }
+    }
+
+    /// Writes what an event adds, and sees to it that it shows at once.
+    pub(crate) fn event(&mut self, event: &Event) -> io::Result<()> {
+        match event {
+            Event::Reasoning(text) => self.piece(Part::Reasoning, text)?,
+            Event::Text(text) => self.piece(Part::Answer, text)?,
+            _ => return Ok(()),
+        }
+        self.out.flush()
+    }
+
+    /// Ends the last line.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        match self.part {
+            Part::Nothing => return Ok(()),
+            Part::Reasoning => self.close_reasoning()?,
+            Part::Answer => self.end_line()?,
+        }
+        self.out.flush()
+    }
+
+    fn piece(&mut self, part: Part, text: &str) -> io::Result<()> {
+        if self.part != part {
+            if self.part == Part::Reasoning {
+                self.close_reasoning()?;
+                self.out.write_all(b"\n")?;
+            }
+            if part == Part::Reasoning && !self.style.color {
+                self.out.write_all(b"<think>\n")?;
+            }
+            self.part = part;
+        }
+        let shown = if self.style.terminal { printable(text) } else { Cow::Borrowed(text) };
+        // Reset after every piece: a process that is killed leaves the terminal as it was.
+        match part {
+            Part::Reasoning if self.style.color => write!(self.out, "{DIM}{shown}{RESET}")?,
+            _ => self.out.write_all(shown.as_bytes())?,
+        }
+        self.at_line_start = text.ends_with('\n');
+        Ok(())
+    }
+
+    fn close_reasoning(&mut self) -> io::Result<()> {
+        self.end_line()?;
+        if self.style.color { Ok(()) } else { self.out.write_all(b"</think>\n") }
+    }
+
+    fn end_line(&mut self) -> io::Result<()> {
+        if self.at_line_start { Ok(()) } else { self.out.write_all(b"\n") }
+    }
+}
+
+/// The text with control characters shown as symbols, so that no model can move the cursor, recolor the terminal or
+/// write to its clipboard.
+fn printable(text: &str) -> Cow<'_, str> {
+    let is_harmful = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let symbol = |character: char| match u32::from(character) {
+        _ if !is_harmful(character) => character,
+        0x7f => '\u{2421}',
+        code @ 0..0x20 => char::from_u32(0x2400 + code).unwrap_or(char::REPLACEMENT_CHARACTER),
+        _ => char::REPLACEMENT_CHARACTER,
+    };
+    Cow::Owned(text.chars().map(symbol).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Style = Style { terminal: false, color: false };
+    const COLOR: Style = Style { terminal: true, color: true };
+    const NO_COLOR: Style = Style { terminal: true, color: false };
+
+    fn written(style: Style, events: &[Event]) -> String {
+        let mut bytes = Vec::new();
+        let mut writer = AnswerWriter::new(&mut bytes, style);
+        events.iter().for_each(|event| writer.event(event).unwrap());
+        writer.finish().unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn reasoning(text: &str) -> Event {
+        Event::Reasoning(text.to_owned())
+    }
+
+    fn text(text: &str) -> Event {
+        Event::Text(text.to_owned())
+    }
+
+    #[test]
+    fn an_answer_ends_with_one_line_break() {
+        assert_eq!(written(PLAIN, &[text("a"), text("b")]), "ab\n");
+        assert_eq!(written(PLAIN, &[text("a\n")]), "a\n");
+        assert_eq!(written(PLAIN, &[]), "");
+    }
+
+    #[test]
+    fn thoughts_are_marked_or_dimmed() {
+        let events = [reasoning("let me"), reasoning(" see"), text("42")];
+        assert_eq!(written(PLAIN, &events), "<think>\nlet me see\n</think>\n\n42\n");
+        assert_eq!(written(NO_COLOR, &events), "<think>\nlet me see\n</think>\n\n42\n");
+        assert_eq!(written(COLOR, &events), "\x1b[2mlet me\x1b[0m\x1b[2m see\x1b[0m\n\n42\n");
+    }
+
+    #[test]
+    fn a_thought_that_was_cut_off_is_closed() {
+        assert_eq!(written(PLAIN, &[reasoning("let")]), "<think>\nlet\n</think>\n");
+        assert_eq!(written(COLOR, &[reasoning("let\n")]), "\x1b[2mlet\n\x1b[0m");
+    }
+
+    #[test]
+    fn a_model_cannot_command_the_terminal() {
+        let events = [text("a\x1b]52;c;\x07\r\u{9b}b\tc\x7f")];
+        assert_eq!(written(COLOR, &events), "a␛]52;c;␇␍\u{fffd}b\tc␡\n");
+        assert_eq!(written(PLAIN, &events), "a\x1b]52;c;\x07\r\u{9b}b\tc\x7f\n");
+    }
+}

@@ -1,0 +1,12 @@
+//! The real binary on tiny models: what it answers, prints, refuses, and how it can be stopped.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets an error should stop there")]
+
+mod answers;
+mod output;
+mod refusals;
+#[cfg(unix)]
+mod stopping;
+mod support;
+#[cfg(unix)]
+mod terminal;

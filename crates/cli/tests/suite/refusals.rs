@@ -1,0 +1,209 @@
+//! What is refused, word for word, with exit code 2 for wrong arguments and 1 for what failed.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::support::{Run, bare, fixture, pleach, run};
+
+fn refused(code: i32, stderr: &str) -> Run {
+    Run { code: Some(code), stdout: String::new(), stderr: stderr.to_owned() }
+}
+
+fn asked(arguments: &[&str]) -> Run {
+    run(&mut pleach([&["run", &fixture("tiny-llama"), "hi"], arguments].concat()))
+}
+
+const SEE_HELP: &str = "hint: `pleach run --help` explains every flag\n";
+
+#[test]
+fn values_of_flags() {
+    let cases = [
+        ("--ctx", "-1", "`--ctx` is `-1`, but must be a whole number from 0 (automatic) to 1073741824"),
+        ("--ctx", "8k", "`--ctx` is `8k`, but must be a whole number from 0 (automatic) to 1073741824"),
+        ("--ctx", "2147483648", "`--ctx` is `2147483648`, but must be a whole number from 0 (automatic) to 1073741824"),
+        ("--temperature", "nan", "`--temperature` is NaN, but must be a finite number of 0 or more"),
+        ("--temperature", "-0.5", "`--temperature` is -0.5, but must be a finite number of 0 or more"),
+        ("--temperature", "hot", "`--temperature` is `hot`, but must be a number"),
+        ("--top-k", "-3", "`--top-k` is `-3`, but must be a whole number from 0 to 4294967295"),
+        ("--top-p", "0", "`--top-p` is 0, but must be above 0 and at most 1"),
+        ("--min-p", "1.5", "`--min-p` is 1.5, but must be from 0 to 1"),
+        ("--repetition-penalty", "0", "`--repetition-penalty` is 0, but must be a finite number above 0"),
+        ("--presence-penalty", "3", "`--presence-penalty` is 3, but must be from -2 to 2"),
+        ("--frequency-penalty", "-3", "`--frequency-penalty` is -3, but must be from -2 to 2"),
+        ("--logit-bias", "7", "`--logit-bias` is `7`, but must be a token's number and a value, such as `42=-5.5`"),
+        ("--logit-bias", "7=101", "`--logit-bias` is 101, but must be from -100 to 100"),
+        ("--logit-bias", "512=1", "`ID of --logit-bias` is 512, but must be below the vocabulary's 512"),
+        ("--seed", "-1", "`--seed` is `-1`, but must be a whole number from 0 to 18446744073709551615"),
+        ("--max-tokens", "0", "`--max-tokens` is `0`, but must be a whole number from 1 to 4294967295"),
+        ("--threads", "0", "`--threads` is `0`, but must be a whole number from 1 to 1024"),
+        ("--logprobs", "21", "`--logprobs` is `21`, but must be a whole number from 0 to 20"),
+        ("--device", "gpu", "`--device` is `gpu`, but must be `cpu` or `reference`"),
+        ("--kv-cache", "q4", "`--kv-cache` is `q4`, but must be `f32`, `f16` or `bf16`"),
+        ("--activations", "", "`--activations` is ``, but must be `int8` or `exact`"),
+        (
+            "--template-arg",
+            "a=b",
+            "`--template-arg` is `a=b`, but must be a name and JSON, such as `enable_thinking=false` or `style=\"short\"`",
+        ),
+    ];
+    for (flag, value, message) in cases {
+        assert_eq!(asked(&[flag, value]), refused(2, &format!("error: {message}\n{SEE_HELP}")), "{flag} {value}");
+    }
+}
+
+#[test]
+fn values_of_variables_name_the_variable() {
+    let run = run(pleach(["run", &fixture("tiny-llama"), "hi"]).env("PLEACH_THREADS", "0"));
+    let message = "error: `PLEACH_THREADS` is `0`, but must be a whole number from 1 to 1024\n";
+    assert_eq!(run, refused(2, &format!("{message}{SEE_HELP}")));
+}
+
+#[test]
+fn arguments_that_make_no_sense() {
+    let cases: [(&[&str], &str, &str); 9] = [
+        (&["-m", "hi", "--top-q", "3"], "unexpected argument `--top-q` found", "did you mean `--top-p`?"),
+        (&["hello"], "there is no command `hello`", "to ask it, `pleach -m \"hello\"`"),
+        (&["rum", "hello"], "unrecognized subcommand `rum`", "did you mean `run`?"),
+        (
+            &["-m", "hi", "--think", "--no-think"],
+            "the argument `--think` cannot be used with `--no-think`",
+            "`pleach run --help` explains every flag",
+        ),
+        (
+            &["-m", "hi", "--raw", "--system", "x"],
+            "the argument `--raw` cannot be used with `--system <TEXT>`",
+            "`pleach run --help` explains every flag",
+        ),
+        (
+            &["-m", "hi", "--logprobs", "2"],
+            "the following required arguments were not provided: --json",
+            "`pleach run --help` explains every flag",
+        ),
+        (
+            &["run", "a.gguf", "hi", "--model", "b.gguf"],
+            "the model is named twice: `a.gguf` and `b.gguf`",
+            "name it either as the first argument or with `--model`",
+        ),
+        (
+            &["run", "a.gguf", "hi", "-m", "ho"],
+            "the prompt is given twice: `hi` and `ho`",
+            "give it either as an argument or with `-m`; quote a prompt of several words",
+        ),
+        (
+            &["run", "a.gguf"],
+            "there is no prompt",
+            "`pleach -m \"Why is the sky blue?\"`, or pipe text into it; `pleach --help` shows more",
+        ),
+    ];
+    for (arguments, message, hint) in cases {
+        let run = run(&mut pleach(arguments.iter().copied()));
+        assert_eq!(run, refused(2, &format!("error: {message}\nhint: {hint}\n")), "{arguments:?}");
+    }
+}
+
+#[test]
+fn models_that_are_not_there() {
+    let hint = "hint: a model is a folder, a `.gguf` file, or `org/name` of a model in the Hugging Face cache\n";
+    let missing = run(&mut pleach(["run", "/no/such/model", "hi"]));
+    let message = "error: there is no model `/no/such/model`: it is no path and no hub id\n";
+    assert_eq!(missing, refused(1, &format!("{message}{hint}")));
+
+    let cache = TempDir::new().unwrap();
+    let uncached = run(pleach(["run", "org/name", "hi"]).env("HF_HUB_CACHE", cache.path()));
+    let place = cache.path().join("models--org--name");
+    let message = format!("error: there is no model `org/name`: it is no path and not in `{}`\n", place.display());
+    assert_eq!(uncached, refused(1, &format!("{message}{hint}")));
+}
+
+#[test]
+fn no_default_model() {
+    let home = TempDir::new().unwrap();
+    // A binary of its own, since the checkout that it was built in may have a model.
+    let folder = home.path().canonicalize().unwrap().join("bin");
+    fs::create_dir(&folder).unwrap();
+    let program = folder.join("pleach");
+    fs::copy(assert_cmd::cargo::cargo_bin!("pleach"), &program).unwrap();
+
+    let mut command = std::process::Command::new(&program);
+    command.args(["-m", "hi"]).env_remove("PLEACH_MODEL").env("HOME", home.path());
+    command.env("XDG_CACHE_HOME", home.path().join("cache"));
+    let run = run(&mut assert_cmd::Command::from_std(command));
+    let message = format!(
+        "error: no model was named, and there is none in `{}`, `{}` and `{}`\n",
+        folder.join("models").display(),
+        folder.parent().unwrap().join("share/pleach/models").display(),
+        home.path().join("cache/pleach/models").display(),
+    );
+    let hint = "hint: `scripts/fetch-model.sh` fetches a small one; or name yours with `--model` or PLEACH_MODEL\n";
+    assert_eq!(run, refused(1, &format!("{message}{hint}")));
+}
+
+#[test]
+fn a_broken_model_is_named_with_what_is_wrong_with_it() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("broken.gguf");
+    let whole = fs::read(fixture("tiny-llama/model.gguf")).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let cut = run(&mut pleach(["run", file.to_str().unwrap(), "hi"]));
+    assert_failure(&cut, &file);
+
+    fs::write(&file, b"GGUF\xff\xff\xff\xff").unwrap();
+    assert_failure(&run(&mut pleach(["run", file.to_str().unwrap(), "hi"])), &file);
+}
+
+/// The chain of causes, then the hint; the words in between are the checkpoint's.
+fn assert_failure(run: &Run, file: &Path) {
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+    let lines: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(lines[0], format!("error: cannot open the model `{}`", file.display()));
+    let causes = &lines[1..lines.len() - 1];
+    assert!(!causes.is_empty() && causes.iter().all(|line| line.starts_with("  caused by: ")), "{}", run.stderr);
+    let hint = "hint: check that the download is complete; the README lists the formats and architectures that run";
+    assert_eq!(lines[lines.len() - 1], hint);
+}
+
+#[test]
+fn texts_that_cannot_be_read() {
+    let model = fixture("tiny-llama");
+    let missing = run(&mut pleach(["run", &model, "--messages", "/no/such/file"]));
+    let cause = "  caused by: No such file or directory (os error 2)\n";
+    #[cfg(unix)]
+    assert_eq!(missing, refused(1, &format!("error: cannot read `/no/such/file`\n{cause}")));
+
+    let malformed = run(pleach(["run", &model, "--messages", "-"]).write_stdin("{\"role\": \"user\"}"));
+    assert_eq!(malformed.code, Some(1));
+    assert!(malformed.stderr.starts_with("error: standard input is not a JSON list of chat messages\n  caused by: "));
+    assert!(malformed.stderr.ends_with("hint: expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`\n"));
+
+    let bytes = run(pleach(["run", &model]).write_stdin(vec![b'a', 0xff]));
+    let message = "error: standard input is not UTF-8 text: byte 1 is 0xff\nhint: convert it to UTF-8 first\n";
+    assert_eq!(bytes, refused(1, message));
+}
+
+#[test]
+fn contexts_that_do_not_fit() {
+    let beyond = "error: a context of 5000 tokens was asked for, but the model was made for at most 4096\n";
+    assert_eq!(asked(&["--ctx", "5000"]), refused(1, &format!("{beyond}hint: leave `--ctx` out to have it chosen\n")));
+    let long = asked(&["--ctx", "10"]);
+    assert_eq!(long.code, Some(1));
+    assert!(long.stderr.starts_with("error: the prompt has "), "{}", long.stderr);
+    assert!(
+        long.stderr.ends_with(
+            " tokens, but the context holds 10 with at least one of the answer\n\
+        hint: shorten the prompt, or raise `--ctx`\n"
+        ),
+        "{}",
+        long.stderr
+    );
+}
+
+#[test]
+fn standard_error_may_be_closed() {
+    let mut child = bare();
+    child.args(["run", "/no/such/model", "hi"]).stdin(std::process::Stdio::null());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(child.stderr(writer).status().unwrap().code(), Some(1));
+}
