@@ -155,10 +155,10 @@ pub enum KernelError {
         /// Place in the path.
         place: usize,
     },
-    /// An output row or an input tensor does not exist in the pass.
-    #[error("{what} {found} does not exist in this pass, which has {available}")]
+    /// Something is asked for by an index or a handle that does not exist.
+    #[error("{what} {found} does not exist: there are {available}")]
     Missing {
-        /// `output row`, `input` or `tensor`.
+        /// Such as `output row`, `input` or `attention layer`.
         what: &'static str,
         /// Index met.
         found: usize,

@@ -65,7 +65,8 @@ fn last_uses(recording: &Recording) -> Vec<usize> {
     }
     let committed = recording.commits.iter().flat_map(|commit| match commit {
         Commit::Attention(op) => vec![op.k, op.v],
-        Commit::Delta { conv, delta } => vec![conv.x, delta.qkv, delta.g, delta.beta],
+        Commit::Window(op) => vec![op.x],
+        Commit::Delta(op) => vec![op.qkv, op.g, op.beta],
     });
     for tensor in recording.inputs.iter().chain(&recording.kept).copied().chain(committed) {
         last[tensor.index()] = usize::MAX;

@@ -33,13 +33,10 @@ impl Capacity {
 pub enum Commit {
     /// Key and value rows of an attention layer.
     Attention(Attention),
-    /// Rows of a DeltaNet layer: convolution inputs and recurrence.
-    Delta {
-        /// The last inputs of the path become the new window.
-        conv: CausalConv,
-        /// The recurrence is repeated along the path.
-        delta: GatedDelta,
-    },
+    /// The window of a convolution moves over the inputs of the path.
+    Window(CausalConv),
+    /// The recurrence is repeated along the path.
+    Delta(GatedDelta),
 }
 
 /// A recorded pass: ops in order, the tensors they use, and what a commit appends.
@@ -117,10 +114,29 @@ pub struct DeltaRows<'a> {
     pub key_head_order: KeyHeadOrder,
 }
 
+/// Inputs of [`Ops::gated_delta`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaHeads {
+    /// Which DeltaNet layer of the state.
+    pub slot: usize,
+    /// Shape of that layer's state.
+    pub layout: DeltaLayout,
+    /// All q heads, all k heads, all v heads: `[rows, channels]`, f32.
+    pub qkv: Tensor,
+    /// Log decay: `[rows, value_heads]`, f32.
+    pub g: Tensor,
+    /// Write strength: `[rows, value_heads]`, f32.
+    pub beta: Tensor,
+    /// Which key head a value head reads.
+    pub key_head_order: KeyHeadOrder,
+}
+
 /// Records a pass op by op.
 #[derive(Debug)]
 pub struct Ops {
     recording: Recording,
+    /// Whether a tensor has values: an input, or written by an op so far.
+    filled: Vec<bool>,
 }
 
 impl Ops {
@@ -134,7 +150,7 @@ impl Ops {
             ops: Vec::new(),
             commits: Vec::new(),
         };
-        Self { recording }
+        Self { recording, filled: Vec::new() }
     }
 
     /// Ends the recording.
@@ -146,6 +162,7 @@ impl Ops {
     pub fn input(&mut self, width: usize) -> Tensor {
         let tensor = self.tensor(Extent::Rows, width, DType::F32);
         self.recording.inputs.push(tensor);
+        self.filled[tensor.index()] = true;
         tensor
     }
 
@@ -153,7 +170,7 @@ impl Ops {
     ///
     /// A tensor of another recording is not kept, and not found.
     pub fn keep(&mut self, tensor: Tensor) {
-        if self.recording.tensors.get(tensor.index()) == Some(&tensor) {
+        if self.exists(tensor) {
             self.recording.kept.push(tensor);
         }
     }
@@ -311,23 +328,48 @@ impl Ops {
         Ok((g, beta))
     }
 
-    /// See [`CausalConv`] and [`GatedDelta`]; returns `[rows, value_heads · value_dim]`. A commit moves the window and
-    /// the recurrent state of the slot along the accepted path.
+    /// [`causal_conv`](Self::causal_conv), then [`gated_delta`](Self::gated_delta): the core of a DeltaNet layer. Returns
+    /// `[rows, value_heads · value_dim]`.
     ///
     /// # Errors
     /// Shapes that break the ops' contracts.
     pub fn delta(&mut self, rows: &DeltaRows<'_>) -> Result<Tensor, KernelError> {
-        let (slot, layout) = (rows.slot, rows.layout);
-        let qkv = self.like(rows.qkv);
-        let conv = CausalConv { slot, layout, x: rows.qkv, weight: rows.conv_weight.clone(), out: qkv };
-        conv.check()?;
+        let DeltaRows { slot, layout, g, beta, key_head_order, .. } = *rows;
+        let qkv = self.causal_conv(slot, layout, rows.qkv, rows.conv_weight)?;
+        self.gated_delta(&DeltaHeads { slot, layout, qkv, g, beta, key_head_order })
+    }
+
+    /// See [`CausalConv`]. A commit moves the window of `slot` over the accepted rows.
+    ///
+    /// # Errors
+    /// Shapes that break the op's contract.
+    pub fn causal_conv(
+        &mut self,
+        slot: usize,
+        layout: DeltaLayout,
+        x: Tensor,
+        weight: &Param,
+    ) -> Result<Tensor, KernelError> {
+        let out = self.like(x);
+        let op = CausalConv { slot, layout, x, weight: weight.clone(), out };
+        op.check()?;
+        self.push(Op::CausalConv(op.clone()))?;
+        self.recording.commits.push(Commit::Window(op));
+        Ok(out)
+    }
+
+    /// See [`GatedDelta`]; returns `[rows, value_heads · value_dim]`. A commit moves the recurrent state of the slot along
+    /// the accepted path.
+    ///
+    /// # Errors
+    /// Shapes that break the op's contract.
+    pub fn gated_delta(&mut self, heads: &DeltaHeads) -> Result<Tensor, KernelError> {
+        let DeltaHeads { slot, layout, qkv, g, beta, key_head_order } = *heads;
         let out = self.tensor(Extent::Rows, layout.num_value_heads * layout.value_head_dim, DType::F32);
-        let (g, beta, key_head_order) = (rows.g, rows.beta, rows.key_head_order);
-        let delta = GatedDelta { slot, layout, qkv, g, beta, key_head_order, out };
-        delta.check()?;
-        self.push(Op::CausalConv(conv.clone()))?;
-        self.push(Op::GatedDelta(delta.clone()))?;
-        self.recording.commits.push(Commit::Delta { conv, delta });
+        let op = GatedDelta { slot, layout, qkv, g, beta, key_head_order, out };
+        op.check()?;
+        self.push(Op::GatedDelta(op.clone()))?;
+        self.recording.commits.push(Commit::Delta(op));
         Ok(out)
     }
 
@@ -440,7 +482,13 @@ impl Ops {
         let id = u32::try_from(self.recording.tensors.len()).expect("a pass has far fewer than 2^32 tensors");
         let tensor = Tensor { id, extent, width, dtype };
         self.recording.tensors.push(tensor);
+        self.filled.push(false);
         tensor
+    }
+
+    /// Whether the tensor is of this recording and has values at this point of it.
+    fn exists(&self, tensor: Tensor) -> bool {
+        self.recording.tensors.get(tensor.index()) == Some(&tensor) && self.filled[tensor.index()]
     }
 
     fn like(&mut self, tensor: Tensor) -> Tensor {
@@ -451,8 +499,8 @@ impl Ops {
     fn push(&mut self, op: Op) -> Result<(), KernelError> {
         let reads = op.reads();
         for &tensor in &reads {
-            if self.recording.tensors.get(tensor.index()) != Some(&tensor) {
-                let available = self.recording.tensors.len();
+            if !self.exists(tensor) {
+                let available = self.filled.iter().filter(|&&filled| filled).count();
                 return Err(KernelError::Missing { what: "tensor", found: tensor.index(), available });
             }
             if tensor.extent != reads[0].extent {
@@ -465,9 +513,11 @@ impl Ops {
                 });
             }
         }
-        if op.writes().iter().chain(&reads).any(|tensor| tensor.width == 0) {
+        let writes = op.writes();
+        if writes.iter().chain(&reads).any(|tensor| tensor.width == 0) {
             return Err(KernelError::Argument { op: op.name(), argument: "width", found: 0, expected: "at least 1" });
         }
+        writes.iter().for_each(|tensor| self.filled[tensor.index()] = true);
         self.recording.ops.push(op);
         Ok(())
     }

@@ -116,8 +116,8 @@ impl<K: HostKernels> HostPass<K> {
         for commit in &self.recording.commits {
             let fits = match commit {
                 Commit::Attention(op) => host.attention.get(op.slot).is_some_and(|cache| cache.layout == op.layout),
-                Commit::Delta { delta, .. } => {
-                    host.delta.get(delta.slot).is_some_and(|state| state.layout == delta.layout)
+                Commit::Window(CausalConv { slot, layout, .. }) | Commit::Delta(GatedDelta { slot, layout, .. }) => {
+                    host.delta.get(*slot).is_some_and(|state| state.layout == *layout)
                 }
             };
             if !fits {
@@ -156,12 +156,13 @@ impl<K: HostKernels> Pass for HostPass<K> {
         for commit in &self.recording.commits {
             match commit {
                 Commit::Attention(op) => commit_attention(op, &run, path, state),
-                Commit::Delta { conv, delta } => {
-                    let layer = &mut state.delta[delta.slot];
-                    for inputs in path.iter().map(|&row| row_of::<f32>(&run, conv.x, row)) {
-                        layer.push_window(inputs);
+                Commit::Window(op) => {
+                    for inputs in path.iter().map(|&row| row_of(&run, op.x, row)) {
+                        state.delta[op.slot].push_window(inputs);
                     }
-                    self.kernels.advance_delta(delta, &run, path, &mut layer.recurrent);
+                }
+                Commit::Delta(op) => {
+                    self.kernels.advance_delta(op, &run, path, &mut state.delta[op.slot].recurrent);
                 }
             }
         }
@@ -217,7 +218,7 @@ fn commit_attention(op: &Attention, run: &Run<'_>, path: &[usize], state: &mut H
     }
 }
 
-fn row_of<'a, T: bytemuck::Pod>(run: &'a Run<'_>, tensor: Tensor, row: usize) -> &'a [T] {
+fn row_of<'a>(run: &'a Run<'_>, tensor: Tensor, row: usize) -> &'a [f32] {
     &run.read(tensor)[row * tensor.width..(row + 1) * tensor.width]
 }
 

@@ -59,6 +59,7 @@ impl GatedDelta {
         let divides = layout.num_key_heads > 0 && layout.num_value_heads.is_multiple_of(layout.num_key_heads);
         check::argument(OP, "value heads", layout.num_value_heads, divides, "a multiple of the key heads")?;
         check::argument(OP, "state", layout.state_elements(), layout.state_elements() > 0, "at least 1 element")?;
+        check::over_rows(OP, "qkv", self.qkv)?;
         check::activation(OP, "qkv", self.qkv, layout.conv_channels())?;
         check::activation(OP, "g", self.g, layout.num_value_heads)?;
         check::activation(OP, "beta", self.beta, layout.num_value_heads)
