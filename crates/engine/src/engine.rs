@@ -68,7 +68,7 @@ impl Engine {
                 .map(|free| free.saturating_sub((plan.weights_bytes + plan.state_bytes) as u64)),
         };
         let context = options.context.resolve(&limits)?;
-        let info = about.with(&model, context, limits.largest());
+        let info = about.with(&model, context, &limits);
         Ok(Self(Arc::new(Inner {
             runner: Turns::new(Runner::new(Arc::clone(&model))),
             model,

@@ -8,6 +8,7 @@ use pleach_checkpoint::{Architecture, Checkpoint, SkippedTensor, SourceKind, Ten
 use pleach_model::Model;
 use pleach_text::{ChatTemplate, Tokenizer};
 
+use crate::options::ContextLimits;
 use crate::{locate, vocabulary};
 
 /// What was opened.
@@ -89,7 +90,8 @@ pub(crate) fn describe(
 
 impl About {
     /// Adds what only the loaded model tells.
-    pub(crate) fn with(self, model: &Model, context: usize, largest_context: usize) -> ModelInfo {
+    pub(crate) fn with(self, model: &Model, context: usize, limits: &ContextLimits) -> ModelInfo {
+        let largest_context = limits.largest();
         let plan = model.memory_plan();
         let memory = MemoryPlan {
             weights_bytes: plan.weights_bytes,

@@ -51,6 +51,7 @@ pub use locate::{Environment, Located, locate};
 pub use memory::{ResidentMemory, resident_memory};
 pub use options::{
     AUTOMATIC_CONTEXT, Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, MAX_PREFILL_CHUNK,
+    MAX_THREADS,
 };
 pub use request::{MAX_LOGPROBS, Prompt, Request, Sampling, Settings};
 pub use session::Session;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use pleach_kernels::{Activations as KernelActivations, DType, Device, ReferenceDevice};
+use pleach_kernels::{Activations as KernelActivations, CpuDevice, CpuOptions, DType, Device, ReferenceDevice};
 use pleach_model::{LoadOptions, MAX_ROWS};
 
 use crate::EngineError;
@@ -14,7 +14,8 @@ use crate::EngineError;
 pub struct EngineOptions {
     /// Where passes run.
     pub device: DeviceChoice,
-    /// Threads of a pass; `None` (default) for one per physical core that the process may use.
+    /// Threads of a pass, at most [`MAX_THREADS`]; `None` (default) for one per physical core that the process may use.
+    /// They change the speed, never the text. The reference device has one.
     pub threads: Option<NonZeroUsize>,
     /// Tokens that prompt and answer may have together.
     pub context: ContextLength,
@@ -29,6 +30,9 @@ pub struct EngineOptions {
 
 /// Most tokens of a prompt in one pass.
 pub const MAX_PREFILL_CHUNK: usize = MAX_ROWS;
+
+/// Most threads of a pass.
+pub const MAX_THREADS: usize = 1024;
 
 impl Default for EngineOptions {
     fn default() -> Self {
@@ -104,20 +108,17 @@ pub(crate) struct ContextLimits {
 impl EngineOptions {
     /// Checks what the types do not.
     pub(crate) fn validate(&self) -> Result<(), EngineError> {
-        if (1..=MAX_PREFILL_CHUNK).contains(&self.prefill_chunk) {
-            return Ok(());
-        }
-        Err(EngineError::InvalidField {
-            field: "prefill_chunk",
-            found: self.prefill_chunk.to_string(),
-            allowed: format!("from 1 to {MAX_PREFILL_CHUNK}"),
-        })
+        check("prefill_chunk", self.prefill_chunk, MAX_PREFILL_CHUNK)?;
+        check("threads", self.threads.map_or(1, NonZeroUsize::get), MAX_THREADS)
     }
 
     /// Starts the chosen device.
     pub(crate) fn open_device(&self) -> Result<Arc<dyn Device>, EngineError> {
         Ok(match self.device {
-            DeviceChoice::Cpu => Arc::new(ReferenceDevice::new()),
+            DeviceChoice::Cpu => {
+                let options = CpuOptions { threads: self.threads, instruction_set: None };
+                Arc::new(CpuDevice::new(options).map_err(EngineError::Device)?)
+            }
             DeviceChoice::Reference => Arc::new(ReferenceDevice::new()),
         })
     }
@@ -136,6 +137,13 @@ impl EngineOptions {
             },
         }
     }
+}
+
+fn check(field: &'static str, found: usize, most: usize) -> Result<(), EngineError> {
+    if (1..=most).contains(&found) {
+        return Ok(());
+    }
+    Err(EngineError::InvalidField { field, found: found.to_string(), allowed: format!("from 1 to {most}") })
 }
 
 impl ContextLength {
@@ -258,5 +266,11 @@ mod tests {
             options(0).validate().unwrap_err().to_string(),
             format!("`prefill_chunk` is 0, but must be from 1 to {MAX_PREFILL_CHUNK}")
         );
+    }
+
+    #[test]
+    fn threads_have_bounds() {
+        let options = EngineOptions { threads: NonZeroUsize::new(1 << 31), ..EngineOptions::default() };
+        assert_eq!(options.validate().unwrap_err().to_string(), "`threads` is 2147483648, but must be from 1 to 1024");
     }
 }

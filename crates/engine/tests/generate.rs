@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::num::NonZeroUsize;
 use std::thread;
 
 use pleach_engine::{DeviceChoice, EngineOptions, FinishReason, Request, Settings, SpecialTokens};
@@ -76,6 +77,17 @@ fn chunks_of_the_prompt_do_not_change_the_text() {
         for chunk in [1, 7, 64] {
             assert_eq!(text(chunk), whole, "{model} in chunks of {chunk}");
         }
+    }
+}
+
+#[test]
+fn threads_do_not_change_the_text() {
+    for model in MODELS {
+        let text = |threads| {
+            let options = EngineOptions { threads: NonZeroUsize::new(threads), ..EngineOptions::default() };
+            text_of(&open(model, &options), &Request::tokens(prompt(40)).with(sampled(16, 4)))
+        };
+        assert_eq!(text(1), text(3), "{model}");
     }
 }
 
