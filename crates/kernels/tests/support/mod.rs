@@ -6,13 +6,23 @@ pub(crate) mod fixture;
 pub(crate) mod model;
 pub(crate) mod random;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use pleach_kernels::{Device, ReferenceDevice};
+use pleach_kernels::{CpuDevice, CpuOptions, Device, InstructionSet, ReferenceDevice};
 
 /// Every device under test; the first is the reference.
 pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
-    vec![Arc::new(ReferenceDevice::new())]
+    let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(ReferenceDevice::new())];
+    for set in InstructionSet::ALL.into_iter().filter(|set| set.is_available()) {
+        devices.push(Arc::new(cpu(set, 1)));
+    }
+    devices.push(Arc::new(cpu(InstructionSet::detect(), 3)));
+    devices
+}
+
+fn cpu(set: InstructionSet, threads: usize) -> CpuDevice {
+    CpuDevice::new(CpuOptions { threads: NonZeroUsize::new(threads), instruction_set: Some(set) }).unwrap()
 }
 
 /// How far a value may be from the expected one: `absolute + relative · max|expected|`.
