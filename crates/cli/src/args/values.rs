@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use pleach_engine::MAX_LOGPROBS;
+use pleach_engine::{MAX_LOGPROBS, MAX_THREADS};
 use serde_json::Value;
 
 /// What a flag may be, to be read after "must be".
@@ -10,11 +10,8 @@ use serde_json::Value;
 #[error("{0}")]
 pub(crate) struct Allowed(pub(crate) String);
 
-/// Most threads that may be asked for: far beyond any machine, and far below what would exhaust one.
-const MAX_THREADS: u64 = 1024;
-
 pub(super) fn threads(text: &str) -> Result<NonZeroUsize, Allowed> {
-    let threads = whole(text, 1, MAX_THREADS)? as usize;
+    let threads = whole(text, 1, MAX_THREADS as u64)? as usize;
     Ok(NonZeroUsize::new(threads).expect("the range starts at 1"))
 }
 
