@@ -258,9 +258,11 @@ fn rows_and_outputs_do_not_mix() {
 #[test]
 fn tensors_of_another_recording() {
     let mut other = Ops::new(CAPACITY);
-    other.input(4);
+    let first = other.input(4);
     let foreign = other.input(4);
     recording_refuses("tensor 1 does not exist: there are 0", |_, ops| Ok(vec![ops.add(foreign, foreign)?]));
+    // The result of the op itself would be tensor 0, but it is not there to be read yet.
+    recording_refuses("tensor 0 does not exist: there are 0", |_, ops| Ok(vec![ops.add(first, first)?]));
     for device in devices() {
         let mut ops = Ops::new(CAPACITY);
         ops.input(4);

@@ -149,6 +149,27 @@ fn small_layout() -> StateLayout {
     }
 }
 
+/// Restoring replaces: nothing of a longer history stays behind.
+#[test]
+fn a_shorter_state_replaces_a_longer_one() {
+    let layout = small_layout();
+    let mut random = Random::new(8);
+    let (long, short) = (random.state(&layout, 130), random.state(&layout, 2));
+    for device in devices() {
+        let mut state = device.state(&layout).unwrap();
+        state.restore(&short).unwrap();
+        let (expected, size_bytes) = (state.values(), state.size_bytes());
+        state.restore(&long).unwrap();
+        state.restore(&short).unwrap();
+        assert_eq!(
+            (state.len(), state.values(), state.size_bytes()),
+            (2, expected, size_bytes),
+            "{}",
+            device.describe()
+        );
+    }
+}
+
 /// Makes values that fit into values that do not.
 type Spoil = fn(&mut StateValues);
 
