@@ -8,47 +8,62 @@ use crate::{
     pool::{Pool, Stored},
 };
 
-/// The four fused forms, by the end of their canonical name, and the matrices that each expert has in them in order.
+/// The four fused matrices, and the matrices that each expert has in them in order.
 const FUSED: [(&str, &[&str]); 4] = [
-    (".mlp.experts.gate_up_proj", &["gate_proj", "up_proj"]),
-    (".mlp.experts.gate_proj", &["gate_proj"]),
-    (".mlp.experts.up_proj", &["up_proj"]),
-    (".mlp.experts.down_proj", &["down_proj"]),
+    ("gate_up_proj", &["gate_proj", "up_proj"]),
+    ("gate_proj", &["gate_proj"]),
+    ("up_proj", &["up_proj"]),
+    ("down_proj", &["down_proj"]),
 ];
 
-/// The part of a name between a layer and a fused matrix, as MLX writes it.
-const MLX_EXPERTS: &str = ".mlp.switch_mlp.";
+/// Fewest bytes of one expert's matrix, so that a small file cannot make many tensors of a fused one. While a checkpoint
+/// opens, names and shape of one matrix take 650 bytes (measured on x86-64: `tests/expert_memory.rs`), at most three times
+/// what they describe. Published experts have 100 KB and more.
+const MIN_EXPERT_BYTES: usize = 256;
 
-/// Replaces each fused expert tensor of `pool` by its experts' matrices.
+/// Replaces the fused expert tensors of the model's own layers by their experts' matrices. One under any other name
+/// stays whole: no part of the model reads it.
 pub(crate) fn unfuse(pool: &mut Pool, model: &ModelConfig, config: &Path) -> Result<(), CheckpointError> {
     let Some(moe) = &model.moe else { return Ok(()) };
-    let fused: Vec<String> = pool.names().filter(|name| fused_form(name).is_some()).map(str::to_owned).collect();
-    for name in fused {
-        let (Some(stored), Some((prefix, matrices))) = (pool.remove(&name), fused_form(&name)) else { continue };
-        check(&stored, matrices, model, moe, config)?;
-        for expert in 0..moe.num_experts {
-            for (index, matrix) in matrices.iter().enumerate() {
-                let part = expert_part(&stored, expert * matrices.len() + index, moe.num_experts * matrices.len());
-                pool.insert(format!("{prefix}.mlp.experts.{expert}.{matrix}.weight"), part)?;
+    let trunk = (0..model.num_hidden_layers).map(|layer| format!("layers.{layer}"));
+    let prediction = (0..model.num_mtp_layers).map(|layer| format!("mtp.layers.{layer}"));
+    for layer in trunk.chain(prediction) {
+        for (fused, matrices) in FUSED {
+            for name in fused_names(&layer, fused) {
+                let Some(stored) = pool.remove(&name) else { continue };
+                check_shape(&stored, matrices, model, moe, config)?;
+                check_size(&stored, moe.num_experts * matrices.len())?;
+                cut(pool, &stored, &layer, matrices, moe.num_experts)?;
             }
         }
     }
     Ok(())
 }
 
-/// The layer's prefix and the matrices in a fused tensor; `None` for any other tensor.
-fn fused_form(name: &str) -> Option<(String, &'static [&'static str])> {
-    let plain = match name.split_once(MLX_EXPERTS) {
-        Some((prefix, matrix)) => format!("{prefix}.mlp.experts.{}", matrix.strip_suffix(".weight")?),
-        None => name.to_owned(),
-    };
-    let (prefix, matrices) =
-        FUSED.iter().find_map(|(suffix, matrices)| Some((plain.strip_suffix(suffix)?, *matrices)))?;
-    Some((prefix.to_owned(), matrices))
+/// A fused matrix as Hugging Face (and GGUF, by its table of names) and as MLX spell it.
+fn fused_names(layer: &str, fused: &str) -> [String; 2] {
+    [format!("{layer}.mlp.experts.{fused}"), format!("{layer}.mlp.switch_mlp.{fused}.weight")]
+}
+
+/// Adds the matrices of each expert in `stored`, which the caller has checked.
+fn cut(
+    pool: &mut Pool,
+    stored: &Stored,
+    layer: &str,
+    matrices: &[&str],
+    num_experts: usize,
+) -> Result<(), CheckpointError> {
+    for expert in 0..num_experts {
+        for (index, matrix) in matrices.iter().enumerate() {
+            let part = expert_part(stored, expert * matrices.len() + index, num_experts * matrices.len());
+            pool.insert(format!("{layer}.mlp.experts.{expert}.{matrix}.weight"), part)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the tensor holds what `num_experts` matrices of the config's sizes take.
-fn check(
+fn check_shape(
     stored: &Stored,
     matrices: &[&str],
     model: &ModelConfig,
@@ -74,6 +89,20 @@ fn check(
     })
 }
 
+/// Checks that each of the `count` matrices has bytes enough to be worth a description of its own.
+fn check_size(stored: &Stored, count: usize) -> Result<(), CheckpointError> {
+    let size_bytes = stored.data.size_bytes() / count;
+    if size_bytes >= MIN_EXPERT_BYTES {
+        return Ok(());
+    }
+    Err(CheckpointError::Malformed {
+        file: stored.file.to_path_buf(),
+        what: format!("the size of one expert's matrix in `{}`", shorten(&stored.source_name)),
+        found: format!("{size_bytes} bytes"),
+        expected: format!("at least {MIN_EXPERT_BYTES}"),
+    })
+}
+
 /// Matrix `index` of the `count` equal ones that follow each other in a tensor.
 fn expert_part(stored: &Stored, index: usize, count: usize) -> Stored {
     let (experts_rows, columns) = (stored.shape[0] * stored.shape[1], stored.shape[2]);
@@ -83,20 +112,5 @@ fn expert_part(stored: &Stored, index: usize, count: usize) -> Stored {
         shape: vec![experts_rows / count, columns],
         element: stored.element,
         data: stored.data.part(index, count),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fused_forms_are_known_by_name() {
-        let prefix = |name: &str| fused_form(name).map(|(prefix, matrices)| (prefix, matrices.len()));
-        assert_eq!(prefix("layers.0.mlp.experts.gate_up_proj"), Some(("layers.0".to_owned(), 2)));
-        assert_eq!(prefix("layers.0.mlp.switch_mlp.down_proj.weight"), Some(("layers.0".to_owned(), 1)));
-        assert_eq!(prefix("mtp.layers.0.mlp.experts.up_proj"), Some(("mtp.layers.0".to_owned(), 1)));
-        assert_eq!(prefix("layers.0.mlp.experts.7.up_proj.weight"), None);
-        assert_eq!(prefix("layers.0.mlp.up_proj.weight"), None);
     }
 }

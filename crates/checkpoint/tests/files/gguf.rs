@@ -215,6 +215,33 @@ fn fused_experts_become_one_matrix_each() {
     assert!(checkpoint.skipped.is_empty());
 }
 
+/// Cutting what nothing reads would list each of its experts as skipped.
+#[test]
+fn fused_experts_of_no_layer_stay_whole() {
+    let mut gguf = moe();
+    gguf.tensor("blk.9.ffn_up_exps.weight", &[32, 32, 3]);
+    gguf.tensor("extra.mlp.experts.up_proj", &[32, 32, 3]);
+    let checkpoint = open(&gguf);
+    let skipped: Vec<_> = checkpoint.skipped.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(skipped, ["blk.9.ffn_up_exps.weight", "extra.mlp.experts.up_proj"]);
+}
+
+#[test]
+fn fused_experts_smaller_than_their_description_are_refused() {
+    let mut gguf = moe();
+    gguf.set("qwen35moe.expert_feed_forward_length", u32_value(1));
+    let fused = gguf.at("blk.0.ffn_gate_exps.weight");
+    (fused.axes, fused.size) = (vec![32, 1, 3], 3 * 32 * 4);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    std::fs::write(&path, gguf.build()).unwrap();
+    let error = Checkpoint::open(&path).unwrap_err().to_string();
+    assert_eq!(
+        error.replace(&format!("{}/", dir.path().display()), ""),
+        "`m.gguf` is damaged or not what its name says: the size of one expert's matrix in `blk.0.ffn_gate_exps.weight` is 128 bytes, expected at least 256"
+    );
+}
+
 /// The model of [`Gguf::llama`] in two files.
 fn split() -> [Gguf; 2] {
     let mut first = Gguf::llama();
