@@ -13,7 +13,7 @@ target="$folder/$name"
 is_right() { [ -f "$1" ] && python3 - "$1" "$sha256" <<'PY'
 import hashlib, sys
 with open(sys.argv[1], "rb") as file:
-    sys.exit(hashlib.file_digest(file, "sha256").hexdigest() != sys.argv[2])
+    sys.exit(hashlib.sha256(file.read()).hexdigest() != sys.argv[2])
 PY
 }
 

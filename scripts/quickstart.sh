@@ -5,5 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/fetch-model.sh >/dev/null
-cargo build --quiet --release --package pleach-cli
+echo "building pleach: some minutes the first time" >&2
+cargo build --release --package pleach-cli
 exec "${CARGO_TARGET_DIR:-target}/release/pleach" -m "${1:-Write a python function to merge two sorted lists}"
