@@ -34,6 +34,7 @@ mod hadamard;
 mod instruction_set;
 mod linear;
 mod math;
+mod memory;
 mod pool;
 mod product;
 mod qk_norm_rope;
@@ -47,6 +48,7 @@ mod threads;
 mod tiles;
 mod weight;
 
+use memory::Arena;
 use pool::Pool;
 use scratch::Scratch;
 use weight::CpuWeight;
@@ -78,7 +80,7 @@ impl CpuDevice {
         let set = options.instruction_set.map_or(Ok(InstructionSet::detect()), InstructionSet::checked)?;
         let threads = options.threads.unwrap_or_else(threads::default_threads);
         let pool = Pool::new(threads).map_err(|source| KernelError::Threads { threads: threads.get(), source })?;
-        let team = Mutex::new(Team { pool, scratch: Scratch::new(threads.get()) });
+        let team = Mutex::new(Team { pool, scratch: Scratch::new(threads.get()), arena: Arena::default() });
         Ok(Self { kernels: Arc::new(Kernels { set, threads, team }) })
     }
 
@@ -105,7 +107,10 @@ impl Device for CpuDevice {
 
     fn weight(&self, data: WeightData) -> Result<Weight, KernelError> {
         data.check()?;
-        let weight = CpuWeight::new(data.clone(), &mut self.kernels.team().pool);
+        let weight = {
+            let Team { pool, arena, .. } = &mut *self.kernels.team();
+            CpuWeight::new(data.clone(), pool, arena)
+        };
         Ok(Weight::new(&data, Arc::new(weight)))
     }
 
@@ -139,6 +144,7 @@ struct Kernels {
 struct Team {
     pool: Pool,
     scratch: Scratch,
+    arena: Arena,
 }
 
 impl Kernels {

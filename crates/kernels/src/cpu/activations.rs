@@ -27,6 +27,25 @@ pub(super) struct ActivationGroup {
 
 const _: () = assert!(size_of::<ActivationGroup>() == 64);
 
+impl ActivationGroup {
+    /// 32 zeros.
+    pub(super) const ZERO: Self = Self {
+        codes: [0; GROUP],
+        scale: 0.0,
+        scaled_sum: 0.0,
+        scaled_half_sums: [0.0; 2],
+        minus_8_sum: 0,
+        minus_128_sum: 0,
+        minus_128_half_sums: [0; 2],
+    };
+
+    /// The codes as the products take them, four at a time.
+    #[inline(always)]
+    pub(super) fn quads(&self) -> &[[i8; 4]; GROUP / 4] {
+        bytemuck::cast_ref(&self.codes)
+    }
+}
+
 /// Quantizes rows of `columns` floats into `groups`, `[rows, columns / 32]`, by the rule of
 /// [`int8`](crate::quantize::int8).
 pub(super) fn quantize(

@@ -1,6 +1,6 @@
 use super::Kernels;
 use super::instruction_set::Kernel;
-use super::math::map2;
+use super::math::map;
 use super::share::for_each_row;
 use super::simd::Simd;
 use crate::host::Run;
@@ -32,6 +32,6 @@ impl Kernel for AddScaled<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let scale = s.splat(self.scale);
-        map2(s, self.x, self.y, self.out, |x, y| s.fma(scale, y, x));
+        map!(s, [x = self.x, y = self.y], self.out, s.fma(scale, y, x));
     }
 }

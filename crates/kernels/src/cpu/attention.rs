@@ -29,7 +29,7 @@ fn attend<T: Loaded>(cpu: &Kernels, op: &Attention, run: &mut Run<'_>) {
     let width = op.shape.query_width() / kv_heads;
     run.write(op.out, |run, out: &mut [f32]| {
         let run = &*run;
-        let Team { pool, scratch } = &mut *cpu.team();
+        let Team { pool, scratch, .. } = &mut *cpu.team();
         let workers = Shared::new(&mut scratch.workers);
         for_each_part(pool, out, width, 0, |chunk, part, out| {
             // SAFETY: no two chunks run with the same worker at the same time.
@@ -235,7 +235,10 @@ fn add_values<S: Simd, T: Loaded>(s: S, weights: &Scores, rescale: f32, block: &
     for (i, strip) in strips.iter_mut().enumerate() {
         let start = i * 4 * LANES;
         let (out, _) = strip.as_chunks_mut::<LANES>();
-        let mut sums = [0, 1, 2, 3].map(|v| s.mul(s.load(&out[v]), s.splat(rescale)));
+        let mut sums = [s.splat(0.0); 4];
+        for (sum, out) in sums.iter_mut().zip(&*out) {
+            *sum = s.mul(s.load(out), s.splat(rescale));
+        }
         for (&weight, value) in weights.iter().zip(values) {
             let value = value[start..start + 4 * LANES].as_chunks::<LANES>().0;
             let weight = s.splat(weight);

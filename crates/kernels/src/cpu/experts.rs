@@ -166,7 +166,7 @@ fn multiply_pairs<'a, F, const N: usize>(
 ) where
     F: Fn(&'a ExpertWeights) -> [&'a Weight; N] + Sync,
 {
-    let Team { pool, scratch } = team;
+    let Team { pool, scratch, .. } = team;
     let inputs = Inputs { x, per_group: &scratch.per_group, per_row: &scratch.per_row };
     multiply(cpu.set, pool, &mut scratch.tiles, inputs, N * pairs.active.len(), &|i| {
         let expert = pairs.active[i / N];

@@ -1,5 +1,5 @@
 use super::instruction_set::Kernel;
-use super::math::{load_part, store_part, sum_of_squares};
+use super::math::{load_part, map, store_part, sum_of_squares};
 use super::share::{Shared, for_each_part};
 use super::simd::{LANES, Simd};
 use super::{Kernels, Team};
@@ -27,7 +27,7 @@ pub(super) fn gated_delta(cpu: &Kernels, op: &GatedDelta, run: &mut Run<'_>) {
         let (run, out) = (&*run, Shared::new(out));
         let mut team = cpu.team();
         team.scratch.reserve_states((1 + run.rows().num_saved()) * state_len);
-        let Team { pool, scratch } = &mut *team;
+        let Team { pool, scratch, .. } = &mut *team;
         let workers = Shared::new(&mut scratch.workers);
         pool.run(run.rows().num_sequences() * heads, &|chunk| {
             // SAFETY: no two chunks run with the same worker at the same time.
@@ -44,7 +44,7 @@ pub(super) fn gated_delta(cpu: &Kernels, op: &GatedDelta, run: &mut Run<'_>) {
 /// Moves the state along `path`; the same steps, all of them kept.
 pub(super) fn advance_delta(cpu: &Kernels, op: &GatedDelta, run: &Run<'_>, path: &[usize], recurrent: &mut [f32]) {
     let state_len = op.layout.key_head_dim * op.layout.value_head_dim;
-    let Team { pool, scratch } = &mut *cpu.team();
+    let Team { pool, scratch, .. } = &mut *cpu.team();
     let workers = Shared::new(&mut scratch.workers);
     for_each_part(pool, recurrent, state_len, 0, |chunk, head, state| {
         // SAFETY: no two chunks run with the same worker at the same time.
@@ -178,7 +178,7 @@ impl<'m> Step<'m> {
 
 #[inline(always)]
 fn scale_into<S: Simd>(s: S, x: &[f32], scale: f32, out: &mut [f32]) {
-    super::math::map(s, x, out, |x| s.mul(x, s.splat(scale)));
+    map!(s, [x = x], out, s.mul(x, s.splat(scale)));
 }
 
 /// Products of two vectors, summed into 16 lanes.

@@ -25,7 +25,7 @@ pub(super) fn linear(cpu: &Kernels, op: &Linear, run: &mut Run<'_>) {
     team.scratch.reserve_moves(rows);
     for projections in op.projections.chunks(TOGETHER) {
         with_outputs(projections, run, [None; TOGETHER], 0, &mut |run, outs| {
-            let Team { pool, scratch } = &mut *team;
+            let Team { pool, scratch, .. } = &mut *team;
             let inputs = Inputs { x: run.read(op.x), per_group: &scratch.per_group, per_row: &scratch.per_row };
             let moves = &scratch.moves[..rows];
             multiply(cpu.set, pool, &mut scratch.tiles, inputs, projections.len(), &|i| {
@@ -39,7 +39,7 @@ pub(super) fn linear(cpu: &Kernels, op: &Linear, run: &mut Run<'_>) {
 
 /// Quantizes all rows of `x` into the scratch memory of their precision.
 pub(super) fn quantize_inputs(cpu: &Kernels, team: &mut Team, x: &[f32], columns: usize, activations: Activations) {
-    let Team { pool, scratch } = team;
+    let Team { pool, scratch, .. } = team;
     let memory: &mut Vec<ActivationGroup> =
         if activations == Activations::Int8PerRow { &mut scratch.per_row } else { &mut scratch.per_group };
     let groups = x.len() / GROUP;

@@ -60,32 +60,21 @@ pub(super) fn store_part<S: Simd>(s: S, x: S::F32, out: &mut [f32]) {
     out.copy_from_slice(&lanes[..out.len()]);
 }
 
-/// `out = f(x)` elementwise.
-#[inline(always)]
-pub(super) fn map<S: Simd>(s: S, x: &[f32], out: &mut [f32], f: impl Fn(S::F32) -> S::F32) {
-    let (x, x_tail) = x.as_chunks();
-    let (out, out_tail) = out.as_chunks_mut();
-    for (x, out) in x.iter().zip(out) {
-        s.store(f(s.load(x)), out);
-    }
-    if !out_tail.is_empty() {
-        store_part(s, f(load_part(s, x_tail)), out_tail);
-    }
+/// `out = body` elementwise, each name standing for 16 elements of its slice.
+///
+/// A macro, because a real closure is not always inlined, and what is not inlined is not compiled with the instructions
+/// of its set.
+macro_rules! map {
+    ($s:expr, [$($name:ident = $slice:expr),+], $out:expr, $body:expr) => {
+        for (i, out) in $out.chunks_mut($crate::cpu::simd::LANES).enumerate() {
+            let start = i * $crate::cpu::simd::LANES;
+            $(let $name = $crate::cpu::math::load_part($s, &$slice[start..start + out.len()]);)+
+            $crate::cpu::math::store_part($s, $body, out);
+        }
+    };
 }
 
-/// `out = f(x, y)` elementwise.
-#[inline(always)]
-pub(super) fn map2<S: Simd>(s: S, x: &[f32], y: &[f32], out: &mut [f32], f: impl Fn(S::F32, S::F32) -> S::F32) {
-    let (x, x_tail) = x.as_chunks();
-    let (y, y_tail) = y.as_chunks();
-    let (out, out_tail) = out.as_chunks_mut();
-    for ((x, y), out) in x.iter().zip(y).zip(out) {
-        s.store(f(s.load(x), s.load(y)), out);
-    }
-    if !out_tail.is_empty() {
-        store_part(s, f(load_part(s, x_tail), load_part(s, y_tail)), out_tail);
-    }
-}
+pub(super) use map;
 
 /// `Σ x²`, in four sums of 16 lanes.
 #[inline(always)]
@@ -112,7 +101,7 @@ pub(super) fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
 #[inline(always)]
 pub(super) fn normalize<S: Simd>(s: S, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let scale = s.splat(1.0 / (sum_of_squares(s, x) / x.len() as f32 + eps).sqrt());
-    map2(s, x, weight, out, |x, weight| s.mul(s.mul(x, scale), weight));
+    map!(s, [x = x, weight = weight], out, s.mul(s.mul(x, scale), weight));
 }
 
 #[cfg(test)]
@@ -128,7 +117,7 @@ mod tests {
 
         #[inline(always)]
         fn run<S: Simd>(self, s: S) {
-            map(s, self.0, self.1, |x| exp(s, x));
+            map!(s, [x = self.0], self.1, exp(s, x));
         }
     }
 

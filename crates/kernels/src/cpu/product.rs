@@ -16,6 +16,8 @@ mod codes;
 mod floats;
 mod scales;
 
+use scales::{FloatScales, TileScales};
+
 pub(super) use floats::FEATURES;
 
 /// A row of the activations and the row of the output that its product goes to.
@@ -121,13 +123,9 @@ impl TileRange<'_, '_> {
         let CpuWeight { data, form } = self.product.weight;
         match form {
             Form::Tiles(tiles) => {
-                let layout = tiles.layout;
-                let entries = layout.groups * layout.codes.scales_per_group();
-                let (scales, biases) = (&mut scratch.scales[..entries], &mut scratch.biases[..entries]);
-                let biased = scales::expand(self.set, &layout, tiles.scales(tile), scales, biases);
-                let biases = biased.then_some(&*biases);
-                let work = codes::Tile { layout: layout.codes, codes: tiles.codes(tile), scales, biases };
-                self.code_tile(tile, &work, moves);
+                let (codes, scales) = tiles.tile(tile);
+                let scales = scales::of_tile(self.set, &tiles.layout, scales, scratch);
+                self.code_tile(tile, &codes::Tile { layout: tiles.layout.codes, codes, scales }, moves);
             }
             Form::Unpacked => {
                 let groups = data.columns / GROUP;
@@ -136,8 +134,8 @@ impl TileRange<'_, '_> {
                 let (scales, biases) = (&mut scratch.scales[..2 * groups], &mut scratch.biases[..2 * groups]);
                 super::tiles::unpack_tile(data, tile, codes, scales, biases);
                 let biased = matches!(data.format, WeightFormat::Q2_K);
-                let biases = biased.then_some(&*biases);
-                self.code_tile(tile, &codes::Tile { layout, codes, scales, biases }, moves);
+                let scales = TileScales::Floats(FloatScales { scales, biases: biased.then_some(biases) });
+                self.code_tile(tile, &codes::Tile { layout, codes, scales }, moves);
             }
             Form::Floats(format) => self.float_tile(tile, *format, moves, |feature| {
                 let row_bytes = data.columns * format.size_bytes();

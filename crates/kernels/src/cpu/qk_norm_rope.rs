@@ -47,7 +47,7 @@ fn queries<T: Stored>(
     let (width, kv_width) = (op.shape.query_width(), op.shape.key_value_width());
     run.write(op.out_q, |run, out_q: &mut [f32]| {
         let run = &*run;
-        let Team { pool, scratch } = &mut *cpu.team();
+        let Team { pool, scratch, .. } = &mut *cpu.team();
         let workers = Shared::new(&mut scratch.workers);
         for_each_part(pool, out_q, width, SERIAL_ELEMENTS, |chunk, row, q| {
             let part = |width: usize| row * width..(row + 1) * width;

@@ -77,9 +77,21 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes);
     /// `table[i]` for each byte `i` below 16.
     fn lookup(self, table: &[u8; 16], x: Self::Codes) -> Self::Codes;
-    /// `start + Σ code · x` per lane, for codes of 0..=15; vector `p` meets `x[4 p ..]`. At most 8 vectors.
-    fn dot_nibbles<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], start: i32) -> Self::I32;
-    /// `Σ (code − 128) · x` per lane, for codes of 0..=255; `minus_128_sum = −128 Σ x`. At most 8 vectors.
-    fn dot_bytes<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], minus_128_sum: i32) -> Self::I32;
+    /// For each row `start + Σ code · x` per lane, for codes of 0..=15; vector `p` meets `x[4 p ..]`. At most 8 vectors.
+    fn dot_nibbles<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        start: [i32; R],
+    ) -> [Self::I32; R];
+    /// For each row `Σ (code − 128) · x` per lane, for codes of 0..=255; `minus_128_sum = −128 Σ x`. At most 8 vectors.
+    fn dot_bytes<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        minus_128_sum: [i32; R],
+    ) -> [Self::I32; R];
+    /// Asks for the cache line at `address`, which need not be valid, into the second-level cache.
+    fn prefetch(self, address: *const u8);
     fn to_f32(self, x: Self::I32) -> Self::F32;
 }

@@ -1,6 +1,6 @@
 use super::Kernels;
 use super::instruction_set::Kernel;
-use super::math::{map2, silu};
+use super::math::{map, silu};
 use super::share::for_each_part;
 use super::simd::Simd;
 use crate::host::Run;
@@ -32,6 +32,6 @@ impl Kernel for Gate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        map2(s, self.gate, self.up, self.out, |gate, up| s.mul(silu(s, gate), up));
+        map!(s, [gate = self.gate, up = self.up], self.out, s.mul(silu(s, gate), up));
     }
 }

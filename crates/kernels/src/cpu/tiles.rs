@@ -32,9 +32,9 @@
 
 use half::{bf16, f16};
 
+use super::memory::{Arena, WeightMemory};
 use super::simd::{CODE_BYTES, LANES};
 use crate::blocks::{BlockIq4Xs, BlockQ4K, BlockQ5K, BlockQ6K, GROUP, Group, IQ4_VALUES, scale_and_minimum};
-use crate::host::Buffer;
 use crate::{FloatFormat, WeightData, WeightFormat, WeightRow};
 
 /// Input features that share the outer scale of a K format.
@@ -130,6 +130,11 @@ impl TileLayout {
         }
     }
 
+    /// Bytes of one tile, whole cache lines.
+    pub(super) fn tile_bytes(&self) -> usize {
+        (self.code_bytes() + self.scale_bytes()).next_multiple_of(CODE_BYTES)
+    }
+
     /// Bytes of the scales of 256 input features of one tile.
     pub(super) fn super_bytes(&self, biased: bool) -> usize {
         let sub_blocks = SUPER / GROUP * self.codes.scales_per_group();
@@ -137,41 +142,36 @@ impl TileLayout {
     }
 }
 
-/// A repacked weight.
+/// A repacked weight: tile after tile, the scales of each before its codes, so that a product reads one stream and finds
+/// the scales on their way when a tile begins.
 pub(super) struct Tiles {
     pub(super) layout: TileLayout,
-    codes: Buffer,
-    scales: Buffer,
+    memory: WeightMemory,
 }
 
 impl Tiles {
     /// Memory for `tiles` tiles.
-    pub(super) fn new(layout: TileLayout, tiles: usize) -> Self {
-        let (codes, scales) = (Buffer::new(tiles * layout.code_bytes()), Buffer::new(tiles * layout.scale_bytes()));
-        Self { layout, codes, scales }
+    pub(super) fn new(layout: TileLayout, tiles: usize, arena: &mut Arena) -> Self {
+        Self { layout, memory: arena.take(tiles * layout.tile_bytes()) }
     }
 
-    /// Codes and scales of all tiles, to be filled.
-    pub(super) fn parts_mut(&mut self, tiles: usize) -> (&mut [u8], &mut [u8]) {
-        let layout = self.layout;
-        (self.codes.slice_mut(tiles * layout.code_bytes()), self.scales.slice_mut(tiles * layout.scale_bytes()))
+    /// All tiles, to be filled.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.bytes_mut()
     }
 
-    /// Code vectors of a tile.
-    pub(super) fn codes(&self, tile: usize) -> &[[u8; CODE_BYTES]] {
-        let bytes = self.layout.code_bytes();
-        self.codes.slice::<u8>((tile + 1) * bytes)[tile * bytes..].as_chunks().0
-    }
-
-    /// Scales of a tile, in the layout's form.
-    pub(super) fn scales(&self, tile: usize) -> &[u8] {
-        let bytes = self.layout.scale_bytes();
-        &self.scales.slice((tile + 1) * bytes)[tile * bytes..]
+    /// Code vectors of a tile, and its scales in the layout's form.
+    pub(super) fn tile(&self, tile: usize) -> (&[[u8; CODE_BYTES]], &[u8]) {
+        let len = self.layout.tile_bytes();
+        let (scales, codes) = self.memory.bytes()[tile * len..][..len].split_at(len - self.layout.code_bytes());
+        (codes.as_chunks().0, &scales[..self.layout.scale_bytes()])
     }
 }
 
 /// Repacks the 16 rows of one tile; rows past the end of the weight stay zero.
-pub(super) fn pack_tile(data: &WeightData, layout: &TileLayout, tile: usize, codes: &mut [u8], scales: &mut [u8]) {
+pub(super) fn pack_tile(data: &WeightData, layout: &TileLayout, tile: usize, bytes: &mut [u8]) {
+    let (scales, codes) = bytes.split_at_mut(layout.tile_bytes() - layout.code_bytes());
+    let scales = &mut scales[..layout.scale_bytes()];
     let vectors = layout.codes.vectors();
     let (codes, _) = codes.as_chunks_mut::<CODE_BYTES>();
     for lane in 0..LANES.min(data.rows - tile * LANES) {

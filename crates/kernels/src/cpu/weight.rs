@@ -1,7 +1,8 @@
 //! Weights as this device keeps them.
 
+use super::memory::Arena;
 use super::pool::Pool;
-use super::share::{Shared, chunk_size};
+use super::share::for_each_part;
 use super::simd::LANES;
 use super::tiles::{TileLayout, Tiles, pack_tile};
 use crate::{Activations, FloatFormat, Weight, WeightData, WeightFormat};
@@ -30,12 +31,12 @@ pub(super) enum Form {
 
 impl CpuWeight {
     /// Repacks where that pays; see the table in `tiles.rs`.
-    pub(super) fn new(data: WeightData, pool: &mut Pool) -> Self {
+    pub(super) fn new(data: WeightData, pool: &mut Pool, arena: &mut Arena) -> Self {
         let layout = TileLayout::of(data.format, data.columns);
         let form = match (data.format, data.activations, layout) {
             (WeightFormat::Float(float), _, _) => Form::Floats(float),
             (_, Activations::Float, _) => Form::Dequantized,
-            (_, _, Some(layout)) => Form::Tiles(repack(&data, layout, pool)),
+            (_, _, Some(layout)) => Form::Tiles(repack(&data, layout, pool, arena)),
             (_, _, None) => Form::Unpacked,
         };
         Self { data, form }
@@ -57,24 +58,11 @@ pub(super) fn cpu_weight(weight: &Weight) -> &CpuWeight {
     weight.storage().expect("`prepare` refuses weights of other devices")
 }
 
-fn repack(data: &WeightData, layout: TileLayout, pool: &mut Pool) -> Tiles {
+fn repack(data: &WeightData, layout: TileLayout, pool: &mut Pool, arena: &mut Arena) -> Tiles {
     let num_tiles = data.rows.div_ceil(LANES);
-    let mut tiles = Tiles::new(layout, num_tiles);
-    let (code_bytes, scale_bytes) = (layout.code_bytes(), layout.scale_bytes());
-    let (codes, scales) = tiles.parts_mut(num_tiles);
-    let (codes, scales) = (Shared::new(codes), Shared::new(scales));
-    let per_chunk = chunk_size(pool, num_tiles);
-    pool.run(num_tiles.div_ceil(per_chunk), &|chunk| {
-        for tile in chunk.index * per_chunk..num_tiles.min((chunk.index + 1) * per_chunk) {
-            // SAFETY: tiles are disjoint, and each belongs to one chunk.
-            let (codes, scales) = unsafe {
-                (
-                    codes.range(tile * code_bytes..(tile + 1) * code_bytes),
-                    scales.range(tile * scale_bytes..(tile + 1) * scale_bytes),
-                )
-            };
-            pack_tile(data, &layout, tile, codes, scales);
-        }
+    let mut tiles = Tiles::new(layout, num_tiles, arena);
+    for_each_part(pool, tiles.bytes_mut(), layout.tile_bytes(), 0, |_, tile, bytes| {
+        pack_tile(data, &layout, tile, bytes);
     });
     tiles
 }

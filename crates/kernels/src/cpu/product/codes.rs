@@ -1,7 +1,8 @@
 //! One tile of 16 output features with the 8-bit activations of all rows.
 
 use super::Move;
-use crate::blocks::{GROUP, IQ4_VALUES};
+use super::scales::{Scales, TileScales};
+use crate::blocks::IQ4_VALUES;
 use crate::cpu::activations::ActivationGroup;
 use crate::cpu::instruction_set::Kernel;
 use crate::cpu::simd::{CODE_BYTES, LANES, Simd};
@@ -11,9 +12,7 @@ use crate::cpu::tiles::CodeLayout;
 pub(super) struct Tile<'a> {
     pub(super) layout: CodeLayout,
     pub(super) codes: &'a [[u8; CODE_BYTES]],
-    /// One vector per scale of a feature.
-    pub(super) scales: &'a [[f32; LANES]],
-    pub(super) biases: Option<&'a [[f32; LANES]]>,
+    pub(super) scales: TileScales<'a>,
 }
 
 /// The products of `moves` with a tile; `write(to, values)` gets those of each row.
@@ -30,40 +29,45 @@ impl Kernel for MultiplyTile<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.tile.layout {
-            CodeLayout::Nibbles => self.rows(s, Nibbles::<false>),
-            CodeLayout::SignedNibbles => self.rows(s, Nibbles::<true>),
-            CodeLayout::TableNibbles => self.rows(s, TableNibbles),
-            CodeLayout::Bytes => self.rows(s, Bytes),
-            CodeLayout::BytesPer16 => self.rows(s, BytesPer16),
+            CodeLayout::Nibbles => self.scales(s, Nibbles::<false>),
+            CodeLayout::SignedNibbles => self.scales(s, Nibbles::<true>),
+            CodeLayout::TableNibbles => self.scales(s, TableNibbles),
+            CodeLayout::Bytes => self.scales(s, Bytes),
+            CodeLayout::BytesPer16 => self.scales(s, BytesPer16),
         }
     }
 }
 
 impl MultiplyTile<'_> {
+    #[inline(always)]
+    fn scales<S: Simd, C: Codes>(&self, s: S, codes: C) {
+        match self.tile.scales {
+            TileScales::Floats(scales) => self.rows(s, codes, scales),
+            TileScales::Halves(scales) => self.rows(s, codes, scales),
+        }
+    }
+
     /// Up to eight rows share each unpacked group; their sums stay in registers.
     #[inline(always)]
-    fn rows<S: Simd, C: Codes>(&self, s: S, codes: C) {
+    fn rows<S: Simd, C: Codes, P: Scales>(&self, s: S, codes: C, scales: P) {
         for moves in self.moves.chunks(8) {
             match moves.len() {
-                1 => self.group_of_rows::<S, C, 1>(s, codes, moves),
-                2 => self.group_of_rows::<S, C, 2>(s, codes, moves),
-                3 => self.group_of_rows::<S, C, 3>(s, codes, moves),
-                4 => self.group_of_rows::<S, C, 4>(s, codes, moves),
-                5 => self.group_of_rows::<S, C, 5>(s, codes, moves),
-                6 => self.group_of_rows::<S, C, 6>(s, codes, moves),
-                7 => self.group_of_rows::<S, C, 7>(s, codes, moves),
-                _ => self.group_of_rows::<S, C, 8>(s, codes, moves),
+                1 => self.group_of_rows::<S, C, P, 1>(s, codes, scales, moves),
+                2 => self.group_of_rows::<S, C, P, 2>(s, codes, scales, moves),
+                3 => self.group_of_rows::<S, C, P, 3>(s, codes, scales, moves),
+                4 => self.group_of_rows::<S, C, P, 4>(s, codes, scales, moves),
+                5 => self.group_of_rows::<S, C, P, 5>(s, codes, scales, moves),
+                6 => self.group_of_rows::<S, C, P, 6>(s, codes, scales, moves),
+                7 => self.group_of_rows::<S, C, P, 7>(s, codes, scales, moves),
+                _ => self.group_of_rows::<S, C, P, 8>(s, codes, scales, moves),
             }
         }
     }
 
     #[inline(always)]
-    fn group_of_rows<S: Simd, C: Codes, const R: usize>(&self, s: S, codes: C, moves: &[Move]) {
+    fn group_of_rows<S: Simd, C: Codes, P: Scales, const R: usize>(&self, s: S, codes: C, scales: P, moves: &[Move]) {
         let x: [&[ActivationGroup]; R] = std::array::from_fn(|r| (self.row)(moves[r].from));
-        let sums = match self.tile.biases {
-            Some(biases) => sum_groups::<S, C, R, true>(s, codes, self.tile, biases, x),
-            None => sum_groups::<S, C, R, false>(s, codes, self.tile, self.tile.scales, x),
-        };
+        let sums = sum_groups::<S, C, P, R>(s, codes, self.tile.codes, scales, x);
         for r in 0..R {
             let mut values = [0.0; LANES];
             s.store(sums[r], &mut values);
@@ -74,30 +78,36 @@ impl MultiplyTile<'_> {
 
 /// `Σ_g xscale · (scale · Σ code · xcode + bias · Σ xcode)`, groups in ascending order.
 #[inline(always)]
-fn sum_groups<S: Simd, C: Codes, const R: usize, const BIASED: bool>(
+fn sum_groups<S: Simd, C: Codes, P: Scales, const R: usize>(
     s: S,
     codes: C,
-    tile: &Tile<'_>,
-    biases: &[[f32; LANES]],
+    stored: &[[u8; CODE_BYTES]],
+    scales: P,
     x: [&[ActivationGroup]; R],
 ) -> [S::F32; R] {
-    let groups = tile.codes.len() / C::VECTORS;
+    let groups = stored.len() / C::VECTORS;
     let x = x.map(|x| &x[..groups]);
-    let (scales, biases) = (&tile.scales[..groups * C::SCALES], &biases[..groups * C::SCALES]);
     let mut sums = [s.splat(0.0); R];
-    for g in 0..groups {
-        let vectors = codes.unpack(s, &tile.codes[g * C::VECTORS..][..C::VECTORS]);
-        for half in 0..C::SCALES {
-            let scale = s.load(&scales[C::SCALES * g + half]);
+    for (g, stored) in stored.chunks_exact(C::VECTORS).enumerate() {
+        for vector in stored {
+            s.prefetch(vector.as_ptr().wrapping_add(PREFETCH_BYTES));
+        }
+        let vectors = codes.unpack(s, stored);
+        let mut group = [&NO_ACTIVATIONS; R];
+        for r in 0..R {
+            // SAFETY: each row was cut to `groups` groups above; checked, the eight bounds would take a tenth of the loop.
+            group[r] = unsafe { x[r].get_unchecked(g) };
+        }
+        for part in 0..C::SCALES {
+            let scale = scales.scale(s, C::SCALES * g + part);
+            let dots = codes.dot(s, &vectors, group, part);
             for r in 0..R {
-                let x = &x[r][g];
-                let dot = s.to_f32(codes.dot(s, &vectors, x, half));
-                sums[r] = s.fma(s.mul(dot, s.splat(x.scale)), scale, sums[r]);
+                let dot = s.mul(s.to_f32(dots[r]), s.splat(group[r].scale));
+                sums[r] = s.fma(dot, scale, sums[r]);
             }
-            if BIASED {
-                let bias = s.load(&biases[C::SCALES * g + half]);
+            if let Some(bias) = scales.bias(s, C::SCALES * g + part) {
                 for r in 0..R {
-                    let xsum = if C::SCALES == 1 { x[r][g].scaled_sum } else { x[r][g].scaled_half_sums[half] };
+                    let xsum = if C::SCALES == 1 { group[r].scaled_sum } else { group[r].scaled_half_sums[part] };
                     sums[r] = s.fma(s.splat(xsum), bias, sums[r]);
                 }
             }
@@ -105,6 +115,13 @@ fn sum_groups<S: Simd, C: Codes, const R: usize, const BIASED: bool>(
     }
     sums
 }
+
+/// How far ahead codes are asked for. Measured on a Zen 4 core beside other work, one row of `Q4_0`: 11 GB/s without, 17
+/// with 4096, 20 with 8192; into the first-level cache instead, whose misses are fewer at a time, 13.
+const PREFETCH_BYTES: usize = 8192;
+
+/// Stands in an array until its rows are known.
+static NO_ACTIVATIONS: ActivationGroup = ActivationGroup::ZERO;
 
 /// How a group of 32 input features is unpacked into 8 code vectors and multiplied.
 trait Codes: Copy {
@@ -115,20 +132,40 @@ trait Codes: Copy {
 
     fn unpack<S: Simd>(self, s: S, stored: &[[u8; CODE_BYTES]]) -> [S::Codes; 8];
 
-    /// Exact sums over the part of the group that scale `part` covers.
-    fn dot<S: Simd>(self, s: S, codes: &[S::Codes; 8], x: &ActivationGroup, part: usize) -> S::I32;
+    /// Exact sums of each row over the part of the group that scale `part` covers.
+    fn dot<S: Simd, const R: usize>(
+        self,
+        s: S,
+        codes: &[S::Codes; 8],
+        x: [&ActivationGroup; R],
+        part: usize,
+    ) -> [S::I32; R];
 }
+
+// The arrays below are written out: closures and loops over them are not always inlined, and what is not inlined is not
+// compiled with the instructions of its set.
 
 #[inline(always)]
 fn unpack_nibbles<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]]) -> [S::Codes; 8] {
-    let pairs = [0, 1, 2, 3].map(|b| s.nibbles(s.load_codes(&stored[b])));
-    let [(a, b), (c, d), (e, f), (g, h)] = pairs;
+    let (a, b) = s.nibbles(s.load_codes(&stored[0]));
+    let (c, d) = s.nibbles(s.load_codes(&stored[1]));
+    let (e, f) = s.nibbles(s.load_codes(&stored[2]));
+    let (g, h) = s.nibbles(s.load_codes(&stored[3]));
     [a, b, c, d, e, f, g, h]
 }
 
 #[inline(always)]
 fn load_bytes<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]]) -> [S::Codes; 8] {
-    [0, 1, 2, 3, 4, 5, 6, 7].map(|p| s.load_codes(&stored[p]))
+    [
+        s.load_codes(&stored[0]),
+        s.load_codes(&stored[1]),
+        s.load_codes(&stored[2]),
+        s.load_codes(&stored[3]),
+        s.load_codes(&stored[4]),
+        s.load_codes(&stored[5]),
+        s.load_codes(&stored[6]),
+        s.load_codes(&stored[7]),
+    ]
 }
 
 /// Codes of 0..=15, or −8..=7 with 8 added.
@@ -145,8 +182,20 @@ impl<const SIGNED: bool> Codes for Nibbles<SIGNED> {
     }
 
     #[inline(always)]
-    fn dot<S: Simd>(self, s: S, codes: &[S::Codes; 8], x: &ActivationGroup, _: usize) -> S::I32 {
-        s.dot_nibbles(codes, &x.codes, if SIGNED { x.minus_8_sum } else { 0 })
+    fn dot<S: Simd, const R: usize>(
+        self,
+        s: S,
+        codes: &[S::Codes; 8],
+        x: [&ActivationGroup; R],
+        _: usize,
+    ) -> [S::I32; R] {
+        let mut quads = [&[[0; 4]; 8]; R];
+        let mut start = [0; R];
+        for r in 0..R {
+            quads[r] = x[r].quads();
+            start[r] = if SIGNED { x[r].minus_8_sum } else { 0 };
+        }
+        s.dot_nibbles(codes, quads, start)
     }
 }
 
@@ -171,12 +220,22 @@ impl Codes for TableNibbles {
 
     #[inline(always)]
     fn unpack<S: Simd>(self, s: S, stored: &[[u8; CODE_BYTES]]) -> [S::Codes; 8] {
-        unpack_nibbles(s, stored).map(|indices| s.lookup(&TABLE, indices))
+        let mut codes = unpack_nibbles(s, stored);
+        for codes in &mut codes {
+            *codes = s.lookup(&TABLE, *codes);
+        }
+        codes
     }
 
     #[inline(always)]
-    fn dot<S: Simd>(self, s: S, codes: &[S::Codes; 8], x: &ActivationGroup, _: usize) -> S::I32 {
-        s.dot_bytes(codes, &x.codes, x.minus_128_sum)
+    fn dot<S: Simd, const R: usize>(
+        self,
+        s: S,
+        codes: &[S::Codes; 8],
+        x: [&ActivationGroup; R],
+        _: usize,
+    ) -> [S::I32; R] {
+        dot_bytes(s, codes, x)
     }
 }
 
@@ -194,8 +253,14 @@ impl Codes for Bytes {
     }
 
     #[inline(always)]
-    fn dot<S: Simd>(self, s: S, codes: &[S::Codes; 8], x: &ActivationGroup, _: usize) -> S::I32 {
-        s.dot_bytes(codes, &x.codes, x.minus_128_sum)
+    fn dot<S: Simd, const R: usize>(
+        self,
+        s: S,
+        codes: &[S::Codes; 8],
+        x: [&ActivationGroup; R],
+        _: usize,
+    ) -> [S::I32; R] {
+        dot_bytes(s, codes, x)
     }
 }
 
@@ -213,8 +278,32 @@ impl Codes for BytesPer16 {
     }
 
     #[inline(always)]
-    fn dot<S: Simd>(self, s: S, codes: &[S::Codes; 8], x: &ActivationGroup, part: usize) -> S::I32 {
+    fn dot<S: Simd, const R: usize>(
+        self,
+        s: S,
+        codes: &[S::Codes; 8],
+        x: [&ActivationGroup; R],
+        part: usize,
+    ) -> [S::I32; R] {
         let codes: &[S::Codes; 4] = &codes.as_chunks().0[part];
-        s.dot_bytes(codes, &x.codes[part * GROUP / 2..], x.minus_128_half_sums[part])
+        let mut quads = [&[[0; 4]; 4]; R];
+        let mut start = [0; R];
+        for r in 0..R {
+            quads[r] = &x[r].quads().as_chunks().0[part];
+            start[r] = x[r].minus_128_half_sums[part];
+        }
+        s.dot_bytes(codes, quads, start)
     }
+}
+
+/// Products of byte codes with whole groups.
+#[inline(always)]
+fn dot_bytes<S: Simd, const R: usize>(s: S, codes: &[S::Codes; 8], x: [&ActivationGroup; R]) -> [S::I32; R] {
+    let mut quads = [&[[0; 4]; 8]; R];
+    let mut start = [0; R];
+    for r in 0..R {
+        quads[r] = x[r].quads();
+        start[r] = x[r].minus_128_sum;
+    }
+    s.dot_bytes(codes, quads, start)
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Move;
 use crate::FloatFormat;
 use crate::cpu::instruction_set::Kernel;
+use crate::cpu::math::load_part;
 use crate::cpu::simd::{LANES, Simd};
 
 /// Output features computed together, so that their sums do not wait for each other.
@@ -90,7 +91,10 @@ fn dots<S: Simd, E: Floats<N>, const N: usize, const F: usize, const R: usize>(
     let w_vectors = w.map(|w| &w.as_chunks::<N>().0[..vectors]);
     let x_vectors = x.map(|x| &x.as_chunks::<LANES>().0[..vectors]);
     for i in 0..vectors {
-        let x = x_vectors.map(|x| s.load(&x[i]));
+        let mut x = [s.splat(0.0); R];
+        for r in 0..R {
+            x[r] = s.load(&x_vectors[r][i]);
+        }
         for f in 0..F {
             let w = E::load(s, &w_vectors[f][i]);
             for r in 0..R {
@@ -99,7 +103,11 @@ fn dots<S: Simd, E: Floats<N>, const N: usize, const F: usize, const R: usize>(
         }
     }
     if !columns.is_multiple_of(LANES) {
-        let x = x.map(|x| crate::cpu::math::load_part(s, &x[vectors * LANES..]));
+        let tails = x;
+        let mut x = [s.splat(0.0); R];
+        for r in 0..R {
+            x[r] = load_part(s, &tails[r][vectors * LANES..]);
+        }
         for f in 0..F {
             let mut bytes = [0; N];
             let tail = &w[f][vectors * N..];

@@ -1,29 +1,89 @@
-//! The scales of a tile as floats.
+//! The scales of a tile.
 
+use super::TileScratch;
 use crate::FloatFormat;
 use crate::cpu::instruction_set::{InstructionSet, Kernel};
 use crate::cpu::simd::{LANES, Simd};
 use crate::cpu::tiles::{ScaleLayout, TileLayout};
 
-/// Writes the scale (and bias) vectors of a tile, one per group or half group, in order; tells whether there are biases.
-pub(super) fn expand(
+/// The scales of a tile, one vector per scale of a feature.
+#[derive(Clone, Copy)]
+pub(super) enum TileScales<'a> {
+    Floats(FloatScales<'a>),
+    Halves(HalfScales<'a>),
+}
+
+/// As floats.
+#[derive(Clone, Copy)]
+pub(super) struct FloatScales<'a> {
+    pub(super) scales: &'a [[f32; LANES]],
+    pub(super) biases: Option<&'a [[f32; LANES]]>,
+}
+
+/// As stored, in half floats; with biases, each scale is followed by its bias.
+#[derive(Clone, Copy)]
+pub(super) struct HalfScales<'a> {
+    vectors: &'a [[u8; 2 * LANES]],
+    biased: bool,
+}
+
+/// Where a product finds its scales.
+pub(super) trait Scales: Copy {
+    /// Scale `i` of each feature.
+    fn scale<S: Simd>(self, s: S, i: usize) -> S::F32;
+
+    /// Bias `i` of each feature, if the format has biases.
+    fn bias<S: Simd>(self, s: S, i: usize) -> Option<S::F32>;
+}
+
+impl Scales for FloatScales<'_> {
+    #[inline(always)]
+    fn scale<S: Simd>(self, s: S, i: usize) -> S::F32 {
+        s.load(&self.scales[i])
+    }
+
+    #[inline(always)]
+    fn bias<S: Simd>(self, s: S, i: usize) -> Option<S::F32> {
+        let biases = self.biases?;
+        Some(s.load(&biases[i]))
+    }
+}
+
+impl Scales for HalfScales<'_> {
+    #[inline(always)]
+    fn scale<S: Simd>(self, s: S, i: usize) -> S::F32 {
+        s.load_f16(&self.vectors[if self.biased { 2 * i } else { i }])
+    }
+
+    #[inline(always)]
+    fn bias<S: Simd>(self, s: S, i: usize) -> Option<S::F32> {
+        if self.biased { Some(s.load_f16(&self.vectors[2 * i + 1])) } else { None }
+    }
+}
+
+/// The scales of a tile as products read them: half floats per group as they are, all others as floats in `scratch`.
+pub(super) fn of_tile<'a>(
     set: InstructionSet,
     layout: &TileLayout,
-    bytes: &[u8],
-    scales: &mut [[f32; LANES]],
-    biases: &mut [[f32; LANES]],
-) -> bool {
-    match layout.scales {
+    bytes: &'a [u8],
+    scratch: &'a mut TileScratch,
+) -> TileScales<'a> {
+    let entries = layout.groups * layout.codes.scales_per_group();
+    let (scales, biases) = (&mut scratch.scales[..entries], &mut scratch.biases[..entries]);
+    let biased = match layout.scales {
+        ScaleLayout::Floats { format: FloatFormat::F16, groups: 1, biased } => {
+            return TileScales::Halves(HalfScales { vectors: bytes.as_chunks().0, biased });
+        }
         ScaleLayout::Floats { format, groups, biased } => {
             set.run(ExpandFloats { format, groups, biased, bytes, scales, biases });
             biased
         }
         ScaleLayout::Super { biased } => {
-            let block_bytes = layout.super_bytes(biased);
-            set.run(ExpandSuper { block_bytes, biased, bytes, scales, biases });
+            set.run(ExpandSuper { block_bytes: layout.super_bytes(biased), biased, bytes, scales, biases });
             biased
         }
-    }
+    };
+    TileScales::Floats(FloatScales { scales, biases: biased.then_some(biases) })
 }
 
 struct ExpandFloats<'a> {

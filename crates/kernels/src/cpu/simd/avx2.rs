@@ -62,17 +62,19 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn load_bf16(self, x: &[u8; 2 * LANES]) -> Self::F32 {
         let x: *const __m128i = x.as_ptr().cast();
-        [0, 1].map(|half| unsafe {
-            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(x.add(half)));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
-        })
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(x));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(x.add(1)));
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high))]
+        }
     }
 
     #[inline(always)]
     fn load_i8(self, x: &[i8; LANES]) -> Self::F32 {
         unsafe {
             let x = _mm_loadu_si128(x.as_ptr().cast());
-            [x, _mm_srli_si128::<8>(x)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)))
+            let high = _mm_srli_si128::<8>(x);
+            [_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high))]
         }
     }
 
@@ -80,7 +82,8 @@ impl Simd for Avx2 {
     fn load_u8(self, x: &[u8; LANES]) -> Self::F32 {
         unsafe {
             let x = _mm_loadu_si128(x.as_ptr().cast());
-            [x, _mm_srli_si128::<8>(x)].map(|x| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)))
+            let high = _mm_srli_si128::<8>(x);
+            [_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high))]
         }
     }
 
@@ -121,10 +124,12 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn exp2_of_rounded(self, x: Self::F32) -> Self::F32 {
-        x.map(|x| unsafe {
-            let shifted = _mm256_slli_epi32::<23>(_mm256_castps_si256(x));
-            _mm256_castsi256_ps(_mm256_add_epi32(shifted, _mm256_set1_epi32(0x3F80_0000)))
-        })
+        unsafe {
+            let one = _mm256_set1_epi32(0x3F80_0000);
+            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(x[0]));
+            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(x[1]));
+            [_mm256_castsi256_ps(_mm256_add_epi32(low, one)), _mm256_castsi256_ps(_mm256_add_epi32(high, one))]
+        }
     }
 
     #[inline(always)]
@@ -145,51 +150,76 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes) {
-        let low = x.map(|x| unsafe { _mm256_and_si256(x, _mm256_set1_epi8(15)) });
-        let high = x.map(|x| unsafe { _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)) });
-        (low, high)
+        unsafe {
+            let mask = _mm256_set1_epi8(15);
+            let low = [_mm256_and_si256(x[0], mask), _mm256_and_si256(x[1], mask)];
+            let high = [_mm256_srli_epi16::<4>(x[0]), _mm256_srli_epi16::<4>(x[1])];
+            (low, [_mm256_and_si256(high[0], mask), _mm256_and_si256(high[1], mask)])
+        }
     }
 
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: Self::Codes) -> Self::Codes {
-        x.map(|x| unsafe {
+        unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            _mm256_shuffle_epi8(table, x)
-        })
+            [_mm256_shuffle_epi8(table, x[0]), _mm256_shuffle_epi8(table, x[1])]
+        }
     }
 
     /// A 16-bit sum holds the 16 products of 8 vectors: 16 · 15 · 127 = 30480.
     #[inline(always)]
-    fn dot_nibbles<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], start: i32) -> Self::I32 {
-        let x = &x.as_chunks::<4>().0[..N];
-        unsafe {
-            let mut sums = [_mm256_setzero_si256(); 2];
-            for p in 0..N {
-                let x = _mm256_set1_epi32(i32::from_ne_bytes(x[p].map(|x| x as u8)));
-                for half in 0..2 {
-                    sums[half] = _mm256_add_epi16(sums[half], _mm256_maddubs_epi16(codes[p][half], x));
+    fn dot_nibbles<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        start: [i32; R],
+    ) -> [Self::I32; R] {
+        let mut rows = [[unsafe { _mm256_setzero_si256() }; 2]; R];
+        for r in 0..R {
+            unsafe {
+                let mut sums = [_mm256_setzero_si256(); 2];
+                for p in 0..N {
+                    let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
+                    sums[0] = _mm256_add_epi16(sums[0], _mm256_maddubs_epi16(codes[p][0], x));
+                    sums[1] = _mm256_add_epi16(sums[1], _mm256_maddubs_epi16(codes[p][1], x));
                 }
+                let (one, start) = (_mm256_set1_epi16(1), _mm256_set1_epi32(start[r]));
+                rows[r][0] = _mm256_add_epi32(_mm256_madd_epi16(sums[0], one), start);
+                rows[r][1] = _mm256_add_epi32(_mm256_madd_epi16(sums[1], one), start);
             }
-            sums.map(|sum| _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(start)))
         }
+        rows
     }
 
     /// The codes become signed again; the sign moves to the activation: 2 · 128 · 127 = 32512 fits in 16 bits.
     #[inline(always)]
-    fn dot_bytes<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], _: i32) -> Self::I32 {
-        let x = &x.as_chunks::<4>().0[..N];
-        unsafe {
-            let mut sums = [_mm256_setzero_si256(); 2];
-            for p in 0..N {
-                let x = _mm256_set1_epi32(i32::from_ne_bytes(x[p].map(|x| x as u8)));
-                for half in 0..2 {
+    fn dot_bytes<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        _: [i32; R],
+    ) -> [Self::I32; R] {
+        let mut rows = [[unsafe { _mm256_setzero_si256() }; 2]; R];
+        for p in 0..N {
+            for half in 0..2 {
+                unsafe {
                     let code = _mm256_xor_si256(codes[p][half], _mm256_set1_epi8(-128));
-                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code));
-                    sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                    let magnitude = _mm256_abs_epi8(code);
+                    for r in 0..R {
+                        let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
+                        let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, code));
+                        let quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                        rows[r][half] = _mm256_add_epi32(rows[r][half], quads);
+                    }
                 }
             }
-            sums
         }
+        rows
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 
     #[inline(always)]

@@ -146,22 +146,42 @@ impl Simd for Avx512 {
         }
     }
 
+    /// Rows take turns, so that no product waits for the one before it.
     #[inline(always)]
-    fn dot_nibbles<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], start: i32) -> Self::I32 {
-        let x = &x.as_chunks::<4>().0[..N];
+    fn dot_nibbles<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        start: [i32; R],
+    ) -> [Self::I32; R] {
         unsafe {
-            let mut sums = _mm512_set1_epi32(start);
+            let mut sums = [_mm512_setzero_si512(); R];
+            for r in 0..R {
+                sums[r] = _mm512_set1_epi32(start[r]);
+            }
             for p in 0..N {
-                let x = _mm512_set1_epi32(i32::from_ne_bytes(x[p].map(|x| x as u8)));
-                sums = _mm512_dpbusd_epi32(sums, codes[p], x);
+                for r in 0..R {
+                    let x = _mm512_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
+                    sums[r] = _mm512_dpbusd_epi32(sums[r], codes[p], x);
+                }
             }
             sums
         }
     }
 
     #[inline(always)]
-    fn dot_bytes<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], minus_128_sum: i32) -> Self::I32 {
+    fn dot_bytes<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        minus_128_sum: [i32; R],
+    ) -> [Self::I32; R] {
         self.dot_nibbles(codes, x, minus_128_sum)
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 
     #[inline(always)]

@@ -134,20 +134,36 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn dot_nibbles<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], start: i32) -> Self::I32 {
-        let mut sums = [start; LANES];
-        for (codes, x) in codes.iter().zip(x.as_chunks::<4>().0) {
-            for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<4>().0) {
-                *sum += (0..4).map(|j| i32::from(codes[j]) * i32::from(x[j])).sum::<i32>();
+    fn dot_nibbles<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        start: [i32; R],
+    ) -> [Self::I32; R] {
+        let mut rows = [[0; LANES]; R];
+        for ((sums, x), start) in rows.iter_mut().zip(x).zip(start) {
+            *sums = [start; LANES];
+            for (codes, x) in codes.iter().zip(x) {
+                for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<4>().0) {
+                    *sum += (0..4).map(|j| i32::from(codes[j]) * i32::from(x[j])).sum::<i32>();
+                }
             }
         }
-        sums
+        rows
     }
 
     #[inline(always)]
-    fn dot_bytes<const N: usize>(self, codes: &[Self::Codes; N], x: &[i8], minus_128_sum: i32) -> Self::I32 {
+    fn dot_bytes<const N: usize, const R: usize>(
+        self,
+        codes: &[Self::Codes; N],
+        x: [&[[i8; 4]; N]; R],
+        minus_128_sum: [i32; R],
+    ) -> [Self::I32; R] {
         self.dot_nibbles(codes, x, minus_128_sum)
     }
+
+    #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
 
     #[inline(always)]
     fn to_f32(self, x: Self::I32) -> Self::F32 {
