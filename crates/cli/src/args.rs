@@ -200,7 +200,7 @@ pub(crate) struct SamplingFlags {
     #[arg(long, value_name = "N", value_parser = values::max_tokens, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<usize>,
     /// End the answer before this text. May be repeated.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", value_parser = values::stop, allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
     /// Go on after tokens that end an answer, until another limit is met.
     #[arg(long)]

@@ -19,6 +19,9 @@ pub(crate) enum CliError {
     /// The first argument is no command.
     #[error("there is no command `{word}`")]
     NoCommand { word: String },
+    /// A word after model and prompt, most likely of a prompt without quotes.
+    #[error("unexpected argument `{word}`")]
+    ExtraWord { word: String },
     /// Two ways of naming the model.
     #[error("the model is named twice: `{first}` and `{second}`")]
     TwoModels { first: String, second: String },
@@ -114,6 +117,7 @@ impl CliError {
             Self::BadValue { .. }
                 | Self::Arguments { .. }
                 | Self::NoCommand { .. }
+                | Self::ExtraWord { .. }
                 | Self::TwoModels { .. }
                 | Self::TwoPrompts { .. }
                 | Self::NoPrompt
@@ -124,7 +128,13 @@ impl CliError {
         let hint = match self {
             Self::Arguments { suggested: Some(suggested), .. } => return Some(format!("did you mean `{suggested}`?")),
             Self::BadValue { .. } | Self::Arguments { .. } => "`pleach run --help` explains every flag",
-            Self::NoCommand { word } => return Some(format!("to ask it, `pleach -m \"{word}\"`")),
+            Self::NoCommand { word } if word == "help" => "`pleach --help` lists commands and flags",
+            Self::NoCommand { word } => {
+                return Some(format!("to ask it, `pleach -m \"{word}\"`; a prompt of several words needs quotes"));
+            }
+            Self::ExtraWord { .. } => {
+                "a prompt of several words needs quotes, as in `pleach -m \"Why is the sky blue?\"`"
+            }
             Self::TwoModels { .. } => "name it either as the first argument or with `--model`",
             Self::TwoPrompts { .. } => "give it either as an argument or with `-m`; quote a prompt of several words",
             Self::NoPrompt => "`pleach -m \"Why is the sky blue?\"`, or pipe text into it; `pleach --help` shows more",
@@ -145,10 +155,10 @@ fn engine_hint(error: &EngineError) -> Option<String> {
             "`scripts/fetch-model.sh` fetches a small one; or name yours with `--model` or PLEACH_MODEL"
         }
         EngineError::NoSuchModel { .. } => {
-            "a model is a folder, a `.gguf` file, or `org/name` of a model in the Hugging Face cache"
+            "a model is a folder, a `.gguf` file, or `org/name` in the Hugging Face cache; nothing is downloaded"
         }
         EngineError::Checkpoint { .. } | EngineError::Tokenizer { .. } | EngineError::Vocabulary { .. } => {
-            "check that the download is complete; the README lists the formats and architectures that run"
+            "docs/formats.md lists what opens; if this should, check that the download is complete"
         }
         EngineError::ChatTemplate { .. }
         | EngineError::NoChatTemplate
@@ -171,7 +181,7 @@ fn engine_hint(error: &EngineError) -> Option<String> {
 fn flag_of(field: &str) -> String {
     match field {
         "context" => "--ctx".to_owned(),
-        "logit_bias token" => "ID of --logit-bias".to_owned(),
+        "logit_bias token" => "--logit-bias ID".to_owned(),
         other => format!("--{}", other.replace('_', "-")),
     }
 }

@@ -13,9 +13,16 @@ use crate::error::CliError;
 pub(super) fn translate(error: clap::Error) -> CliError {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+        ErrorKind::UnknownArgument => extra_word(&error).unwrap_or_else(|| refused(&error)),
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => bad_value(&error).unwrap_or_else(|| refused(&error)),
         _ => refused(&error),
     }
+}
+
+/// What follows model and prompt and is no flag.
+fn extra_word(error: &clap::Error) -> Option<CliError> {
+    let word = text(error, ContextKind::InvalidArg)?;
+    (!word.starts_with('-')).then_some(CliError::ExtraWord { word })
 }
 
 fn bad_value(error: &clap::Error) -> Option<CliError> {

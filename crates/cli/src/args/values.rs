@@ -47,6 +47,10 @@ pub(super) fn template_arg(text: &str) -> Result<(String, Value), Allowed> {
         .ok_or_else(|| Allowed("a name and JSON, such as `enable_thinking=false` or `style=\"short\"`".to_owned()))
 }
 
+pub(super) fn stop(text: &str) -> Result<String, Allowed> {
+    Some(text).filter(|text| !text.is_empty()).map(str::to_owned).ok_or_else(|| Allowed("a text".to_owned()))
+}
+
 fn whole(text: &str, least: u64, most: u64) -> Result<u64, Allowed> {
     let number = text.parse().ok().filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| Allowed(format!("a whole number from {least} to {most}")))

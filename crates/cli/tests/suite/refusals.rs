@@ -34,11 +34,12 @@ fn values_of_flags() {
         ("--frequency-penalty", "-3", "`--frequency-penalty` is -3, but must be from -2 to 2"),
         ("--logit-bias", "7", "`--logit-bias` is `7`, but must be a token's number and a value, such as `42=-5.5`"),
         ("--logit-bias", "7=101", "`--logit-bias` is 101, but must be from -100 to 100"),
-        ("--logit-bias", "512=1", "`ID of --logit-bias` is 512, but must be below the vocabulary's 512"),
+        ("--logit-bias", "512=1", "`--logit-bias ID` is 512, but must be below the vocabulary's 512"),
         ("--seed", "-1", "`--seed` is `-1`, but must be a whole number from 0 to 18446744073709551615"),
         ("--max-tokens", "0", "`--max-tokens` is `0`, but must be a whole number from 1 to 4294967295"),
         ("--threads", "0", "`--threads` is `0`, but must be a whole number from 1 to 1024"),
         ("--logprobs", "21", "`--logprobs` is `21`, but must be a whole number from 0 to 20"),
+        ("--stop", "", "`--stop` is ``, but must be a text"),
         ("--device", "gpu", "`--device` is `gpu`, but must be `cpu` or `reference`"),
         ("--kv-cache", "q4", "`--kv-cache` is `q4`, but must be `f32`, `f16` or `bf16`"),
         ("--activations", "", "`--activations` is ``, but must be `int8` or `exact`"),
@@ -62,9 +63,19 @@ fn values_of_variables_name_the_variable() {
 
 #[test]
 fn arguments_that_make_no_sense() {
-    let cases: [(&[&str], &str, &str); 9] = [
+    let cases: [(&[&str], &str, &str); 11] = [
         (&["-m", "hi", "--top-q", "3"], "unexpected argument `--top-q` found", "did you mean `--top-p`?"),
-        (&["hello"], "there is no command `hello`", "to ask it, `pleach -m \"hello\"`"),
+        (
+            &["hello"],
+            "there is no command `hello`",
+            "to ask it, `pleach -m \"hello\"`; a prompt of several words needs quotes",
+        ),
+        (&["help"], "there is no command `help`", "`pleach --help` lists commands and flags"),
+        (
+            &["run", "a.gguf", "why", "is"],
+            "unexpected argument `is`",
+            "a prompt of several words needs quotes, as in `pleach -m \"Why is the sky blue?\"`",
+        ),
         (&["rum", "hello"], "unrecognized subcommand `rum`", "did you mean `run`?"),
         (
             &["-m", "hi", "--think", "--no-think"],
@@ -105,7 +116,8 @@ fn arguments_that_make_no_sense() {
 
 #[test]
 fn models_that_are_not_there() {
-    let hint = "hint: a model is a folder, a `.gguf` file, or `org/name` of a model in the Hugging Face cache\n";
+    let hint =
+        "hint: a model is a folder, a `.gguf` file, or `org/name` in the Hugging Face cache; nothing is downloaded\n";
     let missing = run(&mut pleach(["run", "/no/such/model", "hi"]));
     let message = "error: there is no model `/no/such/model`: it is no path and no hub id\n";
     assert_eq!(missing, refused(1, &format!("{message}{hint}")));
@@ -160,7 +172,7 @@ fn assert_failure(run: &Run, file: &Path) {
     assert_eq!(lines[0], format!("error: cannot open the model `{}`", file.display()));
     let causes = &lines[1..lines.len() - 1];
     assert!(!causes.is_empty() && causes.iter().all(|line| line.starts_with("  caused by: ")), "{}", run.stderr);
-    let hint = "hint: check that the download is complete; the README lists the formats and architectures that run";
+    let hint = "hint: docs/formats.md lists what opens; if this should, check that the download is complete";
     assert_eq!(lines[lines.len() - 1], hint);
 }
 
