@@ -64,9 +64,10 @@ pub trait Pass: Send {
     /// [`KernelError::Path`] if `path` is no chain from the end of its sequence; nothing is changed then.
     fn commit(&mut self, path: &[usize], state: &mut dyn State) -> Result<(), KernelError>;
 
-    /// Values of a kept tensor after the last run: `[rows or outputs of that run, width]`.
+    /// Values of a kept tensor after the last run: `[rows or outputs of that run, width]`. They stay until the next run,
+    /// whatever is committed; a device with memory of its own brings them over at the end of a run.
     ///
     /// # Errors
     /// [`KernelError::Missing`] if the tensor was not kept.
-    fn read(&mut self, tensor: Tensor) -> Result<&[f32], KernelError>;
+    fn read(&self, tensor: Tensor) -> Result<&[f32], KernelError>;
 }

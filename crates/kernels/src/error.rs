@@ -137,6 +137,12 @@ pub enum KernelError {
         /// Tokens that the rows expect.
         expected: usize,
     },
+    /// The state of a sequence lacks a layer that the pass reads, or has it in another shape.
+    #[error("the state of sequence {sequence} does not have the layers of the pass: make it with the model that runs")]
+    StateLayout {
+        /// Sequence, in order of the pass.
+        sequence: usize,
+    },
     /// Saved values belong to a state of another layout.
     #[error("the saved state has {found} {kind} layers, but the model has {expected}: it belongs to another model")]
     Layers {

@@ -27,7 +27,7 @@ impl FloatFormat {
 
 /// How the elements of a weight matrix are stored.
 ///
-/// The names without underscore rules are those of GGUF, whose block layouts are drawn in `blocks.rs`.
+/// The formats with GGUF's names have GGUF's block layouts, drawn at their structs in `blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, reason = "the names are those of the GGUF format")]
 pub enum WeightFormat {

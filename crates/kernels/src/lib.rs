@@ -47,7 +47,7 @@ pub use dtype::DType;
 pub use error::KernelError;
 pub use format::{FloatFormat, WeightFormat};
 pub use ops::Op;
-pub use recording::{Capacity, Commit, DeltaHeads, DeltaRows, HeadRows, Ops, Recording, RotatedHeads};
+pub use recording::{Capacity, Commit, DeltaHeads, HeadRows, Ops, Recording, RotatedHeads};
 pub use reference::ReferenceDevice;
 pub use rows::{DeltaStart, DeltaVisit, Parents, Rows, SequenceRows};
 pub use state::{DeltaLayout, DeltaValues, KvLayout, KvValues, State, StateLayout, StateValues};

@@ -140,9 +140,7 @@ impl Op {
             Self::Hadamard(op) => vec![op.out],
         }
     }
-}
 
-impl Op {
     /// Weights that the op multiplies with or looks up in.
     pub fn weights(&self) -> Vec<&Weight> {
         match self {

@@ -95,25 +95,6 @@ pub struct RotatedHeads {
     pub v: Tensor,
 }
 
-/// Inputs of [`Ops::delta`].
-#[derive(Clone, Copy, Debug)]
-pub struct DeltaRows<'a> {
-    /// Which DeltaNet layer of the state.
-    pub slot: usize,
-    /// Shape of that layer's state.
-    pub layout: DeltaLayout,
-    /// Projected q, k, v before the convolution: `[rows, channels]`, f32.
-    pub qkv: Tensor,
-    /// `[channels, taps]`.
-    pub conv_weight: &'a Param,
-    /// Log decay: `[rows, value_heads]`, f32.
-    pub g: Tensor,
-    /// Write strength: `[rows, value_heads]`, f32.
-    pub beta: Tensor,
-    /// Which key head a value head reads.
-    pub key_head_order: KeyHeadOrder,
-}
-
 /// Inputs of [`Ops::gated_delta`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaHeads {
@@ -178,7 +159,7 @@ impl Ops {
     /// See [`Embed`].
     ///
     /// # Errors
-    /// None today; every recording method returns a result so that contracts may grow.
+    /// A table without columns.
     pub fn embed(&mut self, table: &Weight) -> Result<Tensor, KernelError> {
         let out = self.tensor(Extent::Rows, table.columns, DType::F32);
         self.push(Op::Embed(Embed { table: table.clone(), out }))?;
@@ -326,17 +307,6 @@ impl Ops {
         op.check()?;
         self.push(Op::DeltaGates(op))?;
         Ok((g, beta))
-    }
-
-    /// [`causal_conv`](Self::causal_conv), then [`gated_delta`](Self::gated_delta): the core of a DeltaNet layer. Returns
-    /// `[rows, value_heads · value_dim]`.
-    ///
-    /// # Errors
-    /// Shapes that break the ops' contracts.
-    pub fn delta(&mut self, rows: &DeltaRows<'_>) -> Result<Tensor, KernelError> {
-        let DeltaRows { slot, layout, g, beta, key_head_order, .. } = *rows;
-        let qkv = self.causal_conv(slot, layout, rows.qkv, rows.conv_weight)?;
-        self.gated_delta(&DeltaHeads { slot, layout, qkv, g, beta, key_head_order })
     }
 
     /// See [`CausalConv`]. A commit moves the window of `slot` over the accepted rows.

@@ -89,10 +89,11 @@ impl Rows {
     /// Replaces the rotary positions of text by (temporal, height, width) triples, one per row.
     ///
     /// # Errors
-    /// [`KernelError::RowLists`] if there is not one triple per row.
+    /// [`KernelError::Shape`] if there is not one triple per row.
     pub fn with_rope_positions(mut self, positions: Vec<[u32; 3]>) -> Result<Self, KernelError> {
         if positions.len() != self.len() {
-            return Err(KernelError::RowLists { sequence: 0, tokens: self.len(), parents: positions.len() });
+            let (found, expected) = (positions.len(), self.len());
+            return Err(KernelError::Shape { op: "rows", argument: "rope_positions", found, expected });
         }
         self.rope_positions = Some(positions);
         Ok(self)

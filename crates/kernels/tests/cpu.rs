@@ -313,16 +313,9 @@ impl Model {
         let (x, normed) = ops.add_rms_norm(x, mixed, &norm, 1e-6).unwrap();
         let [qkv, a, b] = ops.linear(normed, [(&qkv, None), (&ab, None), (&ab, None)]).unwrap();
         let (g, beta) = ops.delta_gates(a, b, &neg_exp_a, &dt_bias).unwrap();
-        let rows = DeltaRows {
-            slot: 0,
-            layout: DELTA,
-            qkv,
-            conv_weight: &conv,
-            g,
-            beta,
-            key_head_order: KeyHeadOrder::RoundRobin,
-        };
-        let core = ops.delta(&rows).unwrap();
+        let qkv = ops.causal_conv(0, DELTA, qkv, &conv).unwrap();
+        let heads = DeltaHeads { slot: 0, layout: DELTA, qkv, g, beta, key_head_order: KeyHeadOrder::RoundRobin };
+        let core = ops.gated_delta(&heads).unwrap();
         let gated = ops.gated_rms_norm(core, attended, &delta_norm, 1e-6).unwrap();
         let kept = vec![attended, wide, x, core, gated];
         kept.iter().for_each(|&tensor| ops.keep(tensor));

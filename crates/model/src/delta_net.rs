@@ -1,7 +1,7 @@
 //! Gated DeltaNet: linear attention with a decaying, corrected memory.
 
 use pleach_kernels::ops::KeyHeadOrder;
-use pleach_kernels::{DeltaLayout, DeltaRows, KernelError, Ops, Param, Tensor};
+use pleach_kernels::{DeltaHeads, DeltaLayout, KernelError, Ops, Param, Tensor};
 
 use crate::linear::{Linear, RmsNorm};
 
@@ -32,12 +32,12 @@ impl DeltaNet {
     pub(crate) fn record(&self, ops: &mut Ops, x: Tensor) -> Result<Tensor, KernelError> {
         let projections = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_a, &self.in_proj_b];
         let [qkv, z, a, b] = ops.linear(x, projections.map(Linear::parts))?;
+        let qkv = ops.causal_conv(self.slot, self.layout, qkv, &self.conv1d)?;
         let (g, beta) = ops.delta_gates(a, b, &self.neg_exp_a, &self.dt_bias)?;
-        let core = ops.delta(&DeltaRows {
+        let core = ops.gated_delta(&DeltaHeads {
             slot: self.slot,
             layout: self.layout,
             qkv,
-            conv_weight: &self.conv1d,
             g,
             beta,
             key_head_order: self.key_head_order,

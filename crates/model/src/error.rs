@@ -21,16 +21,6 @@ pub enum ModelError {
         /// What the device said.
         source: KernelError,
     },
-    /// A tensor has another number of elements than its place in the model asks for.
-    #[error("tensor `{name}` has {found} elements, expected {expected}")]
-    Elements {
-        /// Canonical name of the tensor.
-        name: String,
-        /// Elements met.
-        found: usize,
-        /// Elements expected.
-        expected: usize,
-    },
     /// A layer asks for settings that the config does not hold.
     #[error("layer {layer} is a {kind} layer, but the config has no {missing} settings")]
     Settings {
@@ -60,8 +50,8 @@ pub enum ModelError {
     /// The model has no multi-token-prediction head.
     #[error("the model has no multi-token-prediction head")]
     NoMtpHead,
-    /// Results were asked for before any pass was run.
-    #[error("no pass was run yet")]
+    /// Results were asked for before any pass was run, or after one that failed.
+    #[error("there are no results: no pass was run, or the last one failed; call `forward` first")]
     NotRun,
     /// A tap was asked for that the runner does not record.
     #[error("tap {found} does not exist, {available} are possible")]

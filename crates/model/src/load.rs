@@ -251,8 +251,8 @@ impl<'a> Loader<'a> {
     fn device_param(&self, tensor: &checkpoint::Tensor) -> Result<Param, ModelError> {
         let failed = |source| ModelError::Tensor { name: tensor.name.clone(), source };
         let stored = weight_data(tensor, Activations::Float);
-        let mut values = vec![0.0; stored.columns * stored.rows];
         stored.check().map_err(failed)?;
+        let mut values = vec![0.0; stored.columns * stored.rows];
         for (row, values) in values.chunks_exact_mut(stored.columns).enumerate() {
             stored.row(row).dequantize(values);
         }

@@ -37,6 +37,13 @@ pub struct MemoryPlan {
     pub token_bytes: usize,
 }
 
+impl MemoryPlan {
+    /// Weights and one sequence of `tokens`.
+    pub fn total_bytes(&self, tokens: usize) -> usize {
+        self.weights_bytes + self.state_bytes + self.token_bytes.saturating_mul(tokens)
+    }
+}
+
 /// Tensors of a recorded pass that are read after a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Outputs {

@@ -104,7 +104,7 @@ impl MtpRunner {
     ///
     /// # Errors
     /// [`ModelError::NotRun`] if no pass was run.
-    pub fn logits(&mut self) -> Result<&[f32], ModelError> {
+    pub fn logits(&self) -> Result<&[f32], ModelError> {
         let (pass, tensors) = self.passes.last()?;
         Ok(pass.read(tensors.logits)?)
     }
@@ -113,7 +113,7 @@ impl MtpRunner {
     ///
     /// # Errors
     /// [`ModelError::NotRun`] if no pass was run.
-    pub fn hidden(&mut self) -> Result<&[f32], ModelError> {
+    pub fn hidden(&self) -> Result<&[f32], ModelError> {
         let (pass, tensors) = self.passes.last()?;
         Ok(pass.read(tensors.hidden)?)
     }
@@ -123,8 +123,7 @@ impl MtpRunner {
     /// # Errors
     /// A path that is no chain from the sequence's end; nothing is changed then.
     pub fn commit(&mut self, path: &[usize], sequence: &mut MtpSequence) -> Result<(), ModelError> {
-        let (pass, _) = self.passes.last()?;
-        Ok(pass.commit(path, &mut *sequence.0.state)?)
+        Ok(self.passes.last_mut()?.commit(path, &mut *sequence.0.state)?)
     }
 }
 

@@ -47,14 +47,22 @@ impl<T> PassCache<T> {
         Ok(())
     }
 
-    /// The pass that ran last.
+    /// The pass that ran last, and what its recording returned.
     ///
     /// # Errors
     /// [`ModelError::NotRun`] before the first run and after a failed one.
-    pub(crate) fn last(&mut self) -> Result<(&mut Box<dyn Pass>, &T), ModelError> {
-        let capacity = self.last.ok_or(ModelError::NotRun)?;
-        let (pass, outputs) = self.passes.get_mut(&capacity).ok_or(ModelError::NotRun)?;
-        Ok((pass, outputs))
+    pub(crate) fn last(&self) -> Result<(&dyn Pass, &T), ModelError> {
+        let recorded = self.last.and_then(|capacity| self.passes.get(&capacity));
+        recorded.map(|(pass, outputs)| (&**pass, outputs)).ok_or(ModelError::NotRun)
+    }
+
+    /// The pass that ran last, to commit rows of it.
+    ///
+    /// # Errors
+    /// As [`last`](Self::last).
+    pub(crate) fn last_mut(&mut self) -> Result<&mut Box<dyn Pass>, ModelError> {
+        let recorded = self.last.and_then(|capacity| self.passes.get_mut(&capacity));
+        recorded.map(|(pass, _)| pass).ok_or(ModelError::NotRun)
     }
 }
 

@@ -81,11 +81,11 @@ impl Runner {
         self.passes.run(&*model.device, &run, |ops| model.record(ops, taps), |_| Vec::new())
     }
 
-    /// Logits of the last pass: `[outputs, vocab_size]`.
+    /// Logits of the last pass: `[outputs, vocab_size]`. They stay until the next pass, whatever is committed.
     ///
     /// # Errors
     /// [`ModelError::NotRun`] if no pass was run.
-    pub fn logits(&mut self) -> Result<&[f32], ModelError> {
+    pub fn logits(&self) -> Result<&[f32], ModelError> {
         let (pass, outputs) = self.passes.last()?;
         Ok(pass.read(outputs.logits)?)
     }
@@ -94,7 +94,7 @@ impl Runner {
     ///
     /// # Errors
     /// [`ModelError::NotRun`] if no pass was run, [`ModelError::NoTap`] if there is no such tap.
-    pub fn tap(&mut self, tap: usize) -> Result<&[f32], ModelError> {
+    pub fn tap(&self, tap: usize) -> Result<&[f32], ModelError> {
         let available = self.taps.len();
         let (pass, outputs) = self.passes.last()?;
         let tensor = *outputs.taps.get(tap).ok_or(ModelError::NoTap { found: tap, available })?;
@@ -106,8 +106,7 @@ impl Runner {
     /// # Errors
     /// A path that is no chain from the sequence's end; nothing is changed then.
     pub fn commit(&mut self, path: &[usize], sequence: &mut Sequence) -> Result<(), ModelError> {
-        let (pass, _) = self.passes.last()?;
-        Ok(pass.commit(path, &mut *sequence.state)?)
+        Ok(self.passes.last_mut()?.commit(path, &mut *sequence.state)?)
     }
 }
 

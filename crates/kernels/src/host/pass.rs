@@ -10,7 +10,7 @@ use crate::ops::{
     GatherOutputs, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
 };
 use crate::plan::Plan;
-use crate::{Commit, DType, KernelError, Op, Pass, PassInputs, Recording, Rows, State, Tensor, Weight};
+use crate::{Commit, DType, Extent, KernelError, Op, Pass, PassInputs, Recording, Rows, State, Tensor, Weight};
 
 /// One function per op; what tells one host device from another.
 ///
@@ -121,7 +121,7 @@ impl<K: HostKernels> HostPass<K> {
                 }
             };
             if !fits {
-                return Err(KernelError::Foreign { what: "a state of another model", device: self.kernels.name() });
+                return Err(KernelError::StateLayout { sequence });
             }
         }
         Ok(())
@@ -170,14 +170,14 @@ impl<K: HostKernels> Pass for HostPass<K> {
         Ok(())
     }
 
-    fn read(&mut self, tensor: Tensor) -> Result<&[f32], KernelError> {
+    fn read(&self, tensor: Tensor) -> Result<&[f32], KernelError> {
         if !self.recording.kept.contains(&tensor) || tensor.dtype != DType::F32 {
             let (found, available) = (tensor.index(), self.recording.kept.len());
             return Err(KernelError::Missing { what: "kept tensor", found, available });
         }
         let count = match tensor.extent {
-            crate::Extent::Rows => self.rows.len(),
-            crate::Extent::Outputs => self.outputs.len(),
+            Extent::Rows => self.rows.len(),
+            Extent::Outputs => self.outputs.len(),
         };
         Ok(self.buffers[self.plan.buffer_of[tensor.index()]].slice(count * tensor.width))
     }

@@ -39,24 +39,29 @@ fn dot(x: &[f32], weight: &WeightData, feature: usize) -> f64 {
     (0..weight.columns).map(element).sum()
 }
 
+/// One product of the rows `x` with one weight.
+fn check_weight(name: String, x: Vec<f32>, weight: &WeightData) {
+    let record: &Record<'_> =
+        &|device, ops, inputs| Ok(ops.linear(inputs[0], [(&device.weight(weight.clone())?, None)])?.to_vec());
+    Case {
+        name,
+        rows: plain_rows(x.len() / weight.columns),
+        outputs: vec![],
+        expected: vec![product(&x, weight)],
+        inputs: vec![x],
+        states: None,
+        record,
+        tolerance: PRODUCT,
+    }
+    .check();
+}
+
 fn check_product(format: WeightFormat, activations: Activations) {
     for (rows, columns, features) in SHAPES {
         let mut random = Random::new((rows + columns + features) as u64);
         let weight = random.weight(format, features, columns, activations);
         let x = random.normals(rows * columns);
-        let record: &Record<'_> =
-            &|device, ops, inputs| Ok(ops.linear(inputs[0], [(&device.weight(weight.clone())?, None)])?.to_vec());
-        Case {
-            name: format!("linear {format}, {activations:?}, [{rows}, {columns}] by {features}"),
-            rows: plain_rows(rows),
-            outputs: vec![],
-            inputs: vec![x.clone()],
-            states: None,
-            record,
-            expected: vec![product(&x, &weight)],
-            tolerance: PRODUCT,
-        }
-        .check();
+        check_weight(format!("linear {format}, {activations:?}, [{rows}, {columns}] by {features}"), x, &weight);
     }
 }
 
@@ -89,19 +94,7 @@ fn every_number_of_rows_up_to_64() {
     let weight = random.weight(format, 19, 128, Activations::Int8PerGroup);
     for rows in 1..=64 {
         let x = random.normals(rows * 128);
-        let record: &Record<'_> =
-            &|device, ops, inputs| Ok(ops.linear(inputs[0], [(&device.weight(weight.clone())?, None)])?.to_vec());
-        Case {
-            name: format!("linear of {rows} rows"),
-            rows: plain_rows(rows),
-            outputs: vec![],
-            inputs: vec![x.clone()],
-            states: None,
-            record,
-            expected: vec![product(&x, &weight)],
-            tolerance: PRODUCT,
-        }
-        .check();
+        check_weight(format!("linear of {rows} rows"), x, &weight);
     }
 }
 
@@ -113,19 +106,7 @@ fn float_weights_of_odd_shapes() {
         for float in [FloatFormat::F32, FloatFormat::F16, FloatFormat::BF16] {
             let weight = random.weight(WeightFormat::Float(float), features, columns, Activations::Float);
             let x = random.normals(rows * columns);
-            let record: &Record<'_> =
-                &|device, ops, inputs| Ok(ops.linear(inputs[0], [(&device.weight(weight.clone())?, None)])?.to_vec());
-            Case {
-                name: format!("linear {float:?} [{rows}, {columns}] by {features}"),
-                rows: plain_rows(rows),
-                outputs: vec![],
-                inputs: vec![x.clone()],
-                states: None,
-                record,
-                expected: vec![product(&x, &weight)],
-                tolerance: PRODUCT,
-            }
-            .check();
+            check_weight(format!("linear {float:?} [{rows}, {columns}] by {features}"), x, &weight);
         }
     }
 }

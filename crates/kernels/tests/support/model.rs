@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pleach_kernels::ops::{AttentionShape, ExpertWeights, KeyHeadOrder, Rope, RopePairing};
 use pleach_kernels::{
-    Activations, Capacity, DType, DeltaLayout, DeltaRows, Device, FloatFormat, HeadRows, KernelError, KvLayout, Ops,
+    Activations, Capacity, DType, DeltaHeads, DeltaLayout, Device, FloatFormat, HeadRows, KernelError, KvLayout, Ops,
     Param, Pass, PassInputs, Rows, State, StateLayout, Tensor, Weight, WeightFormat,
 };
 
@@ -137,16 +137,9 @@ impl Builder<'_> {
         let norm = self.norm(layout.value_head_dim)?;
         let [qkv, z, a, b] = self.ops.linear(x, [(&qkv, None), (&z, None), (&a, None), (&b, None)])?;
         let (g, beta) = self.ops.delta_gates(a, b, &neg_exp_a, &dt_bias)?;
-        let rows = DeltaRows {
-            slot: 0,
-            layout,
-            qkv,
-            conv_weight: &conv_weight,
-            g,
-            beta,
-            key_head_order: KeyHeadOrder::Grouped,
-        };
-        let core = self.ops.delta(&rows)?;
+        let qkv = self.ops.causal_conv(0, layout, qkv, &conv_weight)?;
+        let heads = DeltaHeads { slot: 0, layout, qkv, g, beta, key_head_order: KeyHeadOrder::Grouped };
+        let core = self.ops.gated_delta(&heads)?;
         let gated = self.ops.gated_rms_norm(core, z, &norm, EPS)?;
         let [mixed] = self.ops.linear(gated, [(&out, None)])?;
         Ok(mixed)
