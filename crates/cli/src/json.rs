@@ -123,7 +123,7 @@ impl Collector {
     pub(crate) fn object(self, engine: &Engine, located: &Located, measured: &Measured) -> Object {
         let finished = &measured.finished;
         let (finish_reason, stop_string) = finish_reason(&finished.reason);
-        let logprobs = || self.tokens.iter().map(|token| TokenLogProbs::new(token, engine)).collect();
+        let logprobs = || self.tokens.iter().filter_map(|token| TokenLogProbs::new(token, engine)).collect();
         Object {
             model: Model::new(engine, located),
             finish_reason,
@@ -178,14 +178,16 @@ impl Model {
 }
 
 impl TokenLogProbs {
-    fn new(token: &TokenEvent, engine: &Engine) -> Self {
+    /// `None` if no log-probabilities were asked for.
+    fn new(token: &TokenEvent, engine: &Engine) -> Option<Self> {
+        let log_probs = token.log_probs.as_ref()?;
         let text = |id| String::from_utf8_lossy(&engine.tokenizer().token_bytes(id).unwrap_or_default()).into_owned();
-        Self {
+        Some(Self {
             id: token.id,
             text: String::from_utf8_lossy(&token.bytes).into_owned(),
-            logprob: token.log_prob,
-            top: token.top.iter().map(|&(id, logprob)| LogProb { id, text: text(id), logprob }).collect(),
-        }
+            logprob: log_probs.log_prob,
+            top: log_probs.top.iter().map(|&(id, logprob)| LogProb { id, text: text(id), logprob }).collect(),
+        })
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! They come from the logits as the model gave them, before penalties, temperature and filters.
 
-use std::cmp::Ordering;
-
 use crate::math::exp;
 use crate::{DecodeError, TokenId};
 
@@ -41,19 +39,19 @@ impl<'a> LogProbs<'a> {
     }
 
     /// The `count` likeliest tokens with their log-probabilities, likeliest first, ties by lowest id.
+    ///
+    /// Made for the few that a report shows: each of them may be moved by every later one.
     pub fn top(&self, count: usize) -> Vec<(TokenId, f32)> {
-        let mut tokens: Vec<TokenId> = (0..self.logits.len() as TokenId).collect();
-        let logit = |token: TokenId| self.logits[token as usize];
-        let likeliest_first = |a: &TokenId, b: &TokenId| {
-            // No logit is NaN, and zeros of either sign are equal, which `total_cmp` would deny.
-            logit(*b).partial_cmp(&logit(*a)).unwrap_or(Ordering::Equal).then(a.cmp(b))
-        };
-        if (1..tokens.len()).contains(&count) {
-            tokens.select_nth_unstable_by(count - 1, likeliest_first);
+        let mut likeliest: Vec<(TokenId, f32)> = Vec::with_capacity(count.min(self.logits.len()) + 1);
+        for (token, &logit) in (0..).zip(self.logits) {
+            if likeliest.len() >= count && likeliest.last().is_none_or(|&(_, lowest)| logit <= lowest) {
+                continue;
+            }
+            let place = likeliest.partition_point(|&(_, other)| other >= logit);
+            likeliest.insert(place, (token, logit));
+            likeliest.truncate(count);
         }
-        tokens.truncate(count);
-        tokens.sort_unstable_by(likeliest_first);
-        tokens.into_iter().map(|token| (token, self.of(token))).collect()
+        likeliest.into_iter().map(|(token, _)| (token, self.of(token))).collect()
     }
 }
 

@@ -11,8 +11,7 @@ use std::time::Duration;
 pub enum Event {
     /// More of the prompt was read. The first says how much was known already.
     Prefill(Prefill),
-    /// A token was drawn; only if [`Settings::logprobs`](crate::Settings::logprobs) is set. The tokens of one pass come
-    /// before the text that they complete.
+    /// A token was drawn. The tokens of one pass come before the text that they complete.
     Token(TokenEvent),
     /// A piece of the model's thought, never empty; only if
     /// [`Settings::split_reasoning`](crate::Settings::split_reasoning) is set.
@@ -41,6 +40,13 @@ pub struct TokenEvent {
     pub id: u32,
     /// The bytes that it stands for, which need not be whole characters.
     pub bytes: Vec<u8>,
+    /// How likely it was; only if [`Settings::logprobs`](crate::Settings::logprobs) is set.
+    pub log_probs: Option<TokenLogProbs>,
+}
+
+/// How likely a token was, and others in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogProbs {
     /// Natural logarithm of the model's own probability, before penalties, temperature and filters.
     pub log_prob: f32,
     /// The likeliest tokens with theirs, likeliest first; as many as were asked for.

@@ -9,7 +9,9 @@ use pleach_text::RenderNote;
 
 use crate::output::Output;
 use crate::prefix::{Place, Prefix};
-use crate::{CancelToken, Engine, EngineError, Event, FinishReason, Finished, Prefill, Timings, TokenEvent, Usage};
+use crate::{
+    CancelToken, Engine, EngineError, Event, FinishReason, Finished, Prefill, Timings, TokenEvent, TokenLogProbs, Usage,
+};
 
 /// The events of one request, each made when it is asked for.
 ///
@@ -102,9 +104,7 @@ impl<'s> Generation<'s> {
         let logits = prefix.prompt_logits().expect("the prefix ends where the prompt does");
         let position = writer.history().tokens().len() as u64;
         let step = writer.draw_first(logits, output)?;
-        if let Some(top) = *logprobs {
-            self.ready.push_back(token_event(engine, logits, step.tokens[0], position, top)?);
-        }
+        self.ready.push_back(token_event(engine, step.tokens[0], logits, position, *logprobs)?);
         self.phase = Phase::Decode;
         self.after_step(step.stop);
         Ok(())
@@ -115,10 +115,8 @@ impl<'s> Generation<'s> {
         let first = writer.history().tokens().len();
         let mut target = prefix.target(engine.runner());
         let step = writer.step(&mut target, &mut NoDraft, output).map_err(from_step)?;
-        if let Some(top) = *logprobs {
-            for (position, (&token, &row)) in (first as u64..).zip(step.tokens.iter().zip(&step.rows)) {
-                self.ready.push_back(token_event(engine, target.logits(row), token, position, top)?);
-            }
+        for (position, (&token, &row)) in (first as u64..).zip(step.tokens.iter().zip(&step.rows)) {
+            self.ready.push_back(token_event(engine, token, target.logits(row), position, *logprobs)?);
         }
         drop(target);
         prefix.note(&writer.history().tokens()[prefix.len()..writer.committed()]);
@@ -215,10 +213,22 @@ impl fmt::Debug for Generation<'_> {
     }
 }
 
-fn token_event(engine: &Engine, logits: &[f32], id: u32, position: u64, top: usize) -> Result<Event, DecodeError> {
-    let log_probs = LogProbs::new(logits, position)?;
+/// `logits` are those that the token was drawn from; `top` is [`Settings::logprobs`](crate::Settings::logprobs).
+fn token_event(
+    engine: &Engine,
+    id: u32,
+    logits: &[f32],
+    position: u64,
+    top: Option<usize>,
+) -> Result<Event, DecodeError> {
+    let log_probs = top.map(|top| token_log_probs(id, logits, position, top)).transpose()?;
     let bytes = engine.tokenizer().token_bytes(id).unwrap_or_default();
-    Ok(Event::Token(TokenEvent { id, bytes, log_prob: log_probs.of(id), top: log_probs.top(top) }))
+    Ok(Event::Token(TokenEvent { id, bytes, log_probs }))
+}
+
+fn token_log_probs(id: u32, logits: &[f32], position: u64, top: usize) -> Result<TokenLogProbs, DecodeError> {
+    let log_probs = LogProbs::new(logits, position)?;
+    Ok(TokenLogProbs { log_prob: log_probs.of(id), top: log_probs.top(top) })
 }
 
 fn from_step(error: StepError<pleach_model::ModelError>) -> EngineError {

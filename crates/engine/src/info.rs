@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use pleach_checkpoint::{Architecture, Checkpoint, SkippedTensor, SourceKind, TensorFormat};
-use pleach_model::Model;
+use pleach_model::{MemoryPlan, Model};
 use pleach_text::{ChatTemplate, Tokenizer};
 
 use crate::options::ContextLimits;
@@ -43,24 +43,6 @@ pub struct ModelInfo {
     pub warnings: Vec<String>,
 }
 
-/// What a model takes, in bytes, before anything is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// Weights as stored in the files.
-    pub weights_bytes: usize,
-    /// Per session, whatever it has read: recurrent and convolution states.
-    pub state_bytes: usize,
-    /// Per token that a session has read: keys and values.
-    pub token_bytes: usize,
-}
-
-impl MemoryPlan {
-    /// Weights and one session that has read `tokens`.
-    pub fn total_bytes(&self, tokens: usize) -> usize {
-        self.weights_bytes + self.state_bytes + self.token_bytes.saturating_mul(tokens)
-    }
-}
-
 /// The part that is known before the weights are loaded, which uses up the list of tensors.
 pub(crate) struct About(ModelInfo);
 
@@ -92,13 +74,7 @@ impl About {
     /// Adds what only the loaded model tells.
     pub(crate) fn with(self, model: &Model, context: usize, limits: &ContextLimits) -> ModelInfo {
         let largest_context = limits.largest();
-        let plan = model.memory_plan();
-        let memory = MemoryPlan {
-            weights_bytes: plan.weights_bytes,
-            state_bytes: plan.state_bytes,
-            token_bytes: plan.token_bytes,
-        };
-        ModelInfo { context, largest_context, device: model.device().describe(), memory, ..self.0 }
+        ModelInfo { context, largest_context, device: model.device().describe(), memory: model.memory_plan(), ..self.0 }
     }
 }
 

@@ -44,9 +44,9 @@ pub use chat::{Answer, ChatSession, Reply};
 pub use energy::{EnergyMeter, EnergyUnavailable};
 pub use engine::Engine;
 pub use error::EngineError;
-pub use event::{Event, FinishReason, Finished, Prefill, Timings, TokenEvent, Usage};
+pub use event::{Event, FinishReason, Finished, Prefill, Timings, TokenEvent, TokenLogProbs, Usage};
 pub use generation::Generation;
-pub use info::{MemoryPlan, ModelInfo};
+pub use info::ModelInfo;
 pub use locate::{Environment, Located, locate};
 pub use memory::{ResidentMemory, resident_memory};
 pub use options::{
@@ -60,7 +60,7 @@ pub use session::Session;
 pub use pleach_checkpoint::{CheckpointError, GenerationConfig, SkippedTensor};
 pub use pleach_decode::{DecodeError, SamplingParams};
 pub use pleach_kernels::KernelError;
-pub use pleach_model::ModelError;
+pub use pleach_model::{MemoryPlan, ModelError};
 pub use pleach_text::{
     AddedTokens, ChatRequest, Content, FunctionCall, Message, Part, RenderNote, Role, SpecialTokens, TextError,
     Tokenizer, ToolCall,

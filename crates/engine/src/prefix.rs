@@ -4,7 +4,7 @@ use pleach_kernels::{Rows, SequenceRows};
 use pleach_model::{Model, ModelError, Runner, Sequence};
 
 use crate::target::SequenceTarget;
-use crate::turns::{Turn, Turns};
+use crate::turns::Turns;
 
 /// The committed tokens of a session and the state that stands for exactly these.
 ///
@@ -17,8 +17,6 @@ pub(crate) struct Prefix {
     tokens: Vec<u32>,
     /// Stands for the first of `tokens`.
     prompt_end: Option<PromptEnd>,
-    /// Buffer for the logits of a step.
-    logits: Vec<f32>,
 }
 
 #[derive(Debug)]
@@ -30,7 +28,7 @@ struct PromptEnd {
 
 impl Prefix {
     pub(crate) fn new(model: &Model) -> Result<Self, ModelError> {
-        Ok(Self { sequence: model.new_sequence()?, tokens: Vec::new(), prompt_end: None, logits: Vec::new() })
+        Ok(Self { sequence: model.new_sequence()?, tokens: Vec::new(), prompt_end: None })
     }
 
     /// Committed tokens.
@@ -97,8 +95,7 @@ impl Prefix {
 
     /// The state as the loop of generation sees it, for one step.
     pub(crate) fn target<'a>(&'a mut self, runner: &'a Turns<Runner>) -> SequenceTarget<'a> {
-        let runner: Turn<'a, Runner> = runner.wait();
-        SequenceTarget::new(runner, &mut self.sequence, &mut self.logits)
+        SequenceTarget::new(runner.wait(), &mut self.sequence)
     }
 
     /// Notes the tokens that a step committed.

@@ -36,8 +36,8 @@ pub struct Settings {
     pub max_tokens: Option<usize>,
     /// The text ends before the first of these; at most 64, each of 1 to 1024 bytes.
     pub stop: Vec<String>,
-    /// Gives a [`TokenEvent`](crate::TokenEvent) for each token, with this many of the likeliest beside it: 0 to
-    /// [`MAX_LOGPROBS`]. `None` (default) gives none.
+    /// Says in each [`TokenEvent`](crate::TokenEvent) how likely the token was, with this many of the likeliest beside it:
+    /// 0 to [`MAX_LOGPROBS`]. `None` (default) leaves it out, and saves a pass over the vocabulary per token.
     pub logprobs: Option<usize>,
     /// Goes on after tokens that end a text, until another limit is met.
     pub ignore_eos: bool,

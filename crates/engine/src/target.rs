@@ -12,14 +12,11 @@ use crate::turns::Turn;
 pub(crate) struct SequenceTarget<'a> {
     runner: Turn<'a, Runner>,
     sequence: &'a mut Sequence,
-    /// Logits of the last pass: `[rows, vocab_size]`.
-    logits: &'a mut Vec<f32>,
 }
 
 impl<'a> SequenceTarget<'a> {
-    /// `logits` is a buffer that outlives the step, so that no step allocates.
-    pub(crate) fn new(runner: Turn<'a, Runner>, sequence: &'a mut Sequence, logits: &'a mut Vec<f32>) -> Self {
-        Self { runner, sequence, logits }
+    pub(crate) fn new(runner: Turn<'a, Runner>, sequence: &'a mut Sequence) -> Self {
+        Self { runner, sequence }
     }
 }
 
@@ -30,15 +27,13 @@ impl Target for SequenceTarget<'_> {
         let parents: Vec<Option<usize>> = tree.parents.iter().map(|&parent| usize::try_from(parent).ok()).collect();
         let rows = Rows::new(&[SequenceRows::tree(tree.start, tree.tokens, &parents)])?;
         let all: Vec<usize> = (0..rows.len()).collect();
-        self.runner.forward(&rows, &all, &[self.sequence])?;
-        self.logits.clear();
-        self.logits.extend_from_slice(self.runner.logits()?);
-        Ok(())
+        self.runner.forward(&rows, &all, &[self.sequence])
     }
 
     fn logits(&self, row: usize) -> &[f32] {
         let vocab_size = self.runner.model().config().vocab_size;
-        &self.logits[row * vocab_size..][..vocab_size]
+        let logits = self.runner.logits().expect("logits are asked for after a pass that gave them");
+        &logits[row * vocab_size..][..vocab_size]
     }
 
     fn commit(&mut self, rows: &[usize]) -> Result<(), ModelError> {

@@ -19,8 +19,7 @@ fn greedy_text_is_the_recorded_one_on_every_device() {
         let expected = expected(model);
         let engine = open(model, &exact(device));
         let prompt = expected["prompt_text"].as_str().unwrap();
-        let settings = Settings { logprobs: Some(0), ..plain(24) };
-        let run = run(&mut engine.session().unwrap(), &Request::text(prompt).with(settings));
+        let run = run(&mut engine.session().unwrap(), &Request::text(prompt).with(plain(24)));
         assert_eq!(run.ids(), ids(&expected["greedy_ids"]), "{model} on {device:?}");
         assert_eq!(run.text, expected["greedy_text"].as_str().unwrap(), "{model} on {device:?}");
         assert_eq!(run.finished().reason, FinishReason::Length);
@@ -157,8 +156,22 @@ fn a_stop_token_ends_the_text_and_does_not_show() {
     assert_eq!(run.text, "");
     // Log-probabilities are the model's own: the bias is not in them.
     assert_eq!(run.ids(), [end]);
-    assert_eq!(run.tokens[0].top.len(), 2);
-    assert!(run.tokens[0].top[0].0 != end && run.tokens[0].log_prob < run.tokens[0].top[1].1);
+    let log_probs = run.tokens[0].log_probs.as_ref().unwrap();
+    assert_eq!(log_probs.top.len(), 2);
+    assert!(log_probs.top[0].0 != end && log_probs.log_prob < log_probs.top[1].1);
+}
+
+#[test]
+fn tokens_come_without_log_probs_unless_asked_for() {
+    let engine = open("tiny-llama", &EngineOptions::default());
+    let tokens = |logprobs| {
+        let request = Request::tokens(prompt(10)).with(Settings { logprobs, ..plain(6) });
+        run(&mut engine.session().unwrap(), &request).tokens
+    };
+    let (plain, mut with_log_probs) = (tokens(None), tokens(Some(0)));
+    assert_eq!(plain.len(), 6);
+    assert!(with_log_probs.iter_mut().all(|token| token.log_probs.take().is_some()));
+    assert_eq!(plain, with_log_probs);
 }
 
 #[test]

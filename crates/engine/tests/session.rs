@@ -15,8 +15,7 @@ fn a_prompt_that_goes_on_is_not_read_again() {
     for model in ["tiny-llama", "tiny-qwen35"] {
         let engine = open(model, &EngineOptions::default());
         let mut session = engine.session().unwrap();
-        let first = Settings { logprobs: Some(0), ..sampled(10, 1) };
-        let answer = run(&mut session, &Request::tokens(prompt(30)).with(first)).ids();
+        let answer = run(&mut session, &Request::tokens(prompt(30)).with(sampled(10, 1))).ids();
 
         let mut longer = [prompt(30), answer].concat();
         longer.extend([40, 41, 42]);
@@ -71,7 +70,7 @@ fn another_thread_stops_a_request_within_one_pass() {
     let engine = open("tiny-llama", &exact(DeviceChoice::Cpu));
     let mut session = engine.session().unwrap();
     let cancel = CancelToken::new();
-    let settings = Settings { cancel: cancel.clone(), logprobs: Some(0), ..plain(1000) };
+    let settings = Settings { cancel: cancel.clone(), ..plain(1000) };
     let request = Request::tokens(prompt(10)).with(settings);
     let (mut tokens, mut finished) = (0, None);
     for event in session.generate(&request).unwrap() {

@@ -63,13 +63,11 @@ fn load(model: Option<String>, flags: &GenerateFlags, progress: &mut Progress) -
 }
 
 fn settings(flags: &GenerateFlags, cancel: CancelToken) -> Settings {
-    // The ids of an answer come with its log-probabilities only.
-    let logprobs = flags.output.json.then(|| flags.output.logprobs.unwrap_or(0));
     Settings {
         sampling: flags.sampling.sampling(),
         max_tokens: flags.sampling.max_tokens,
         stop: flags.sampling.stop.clone(),
-        logprobs,
+        logprobs: flags.output.logprobs,
         ignore_eos: flags.sampling.ignore_eos,
         // A raw text is continued as it is: what looks like a thought in it may be anything.
         split_reasoning: !flags.prompt.raw,
