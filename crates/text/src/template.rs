@@ -6,7 +6,7 @@ mod request;
 
 use std::{error::Error as _, thread};
 
-use minijinja::{AutoEscape, Environment, Error, Value, syntax::SyntaxConfig};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, syntax::SyntaxConfig};
 use serde_json::Value as Json;
 
 use self::functions::Refusal;
@@ -15,14 +15,16 @@ use crate::{error::TextError, spans::ReasoningMarkers};
 
 /// Name of the one template in its environment, and of a template that was given no other.
 const DEFAULT_NAME: &str = "chat_template";
-/// Published templates have up to 20 KB.
-const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Published templates have up to 20 KB. What the engine compiles by recursion grows with the source: a chain of sums
+/// takes two bytes a link, and up to 18 KB of stack a link, measured without optimization.
+const MAX_SOURCE_BYTES: usize = 64 << 10;
 /// Work one rendering may do. The engine charges one unit for each instruction and for each 64 bytes of data made, so
 /// this also bounds memory to 64 MB. Qwen3.5's template takes 80 units a message and 120 a kilobyte.
 const FUEL: u64 = 1_000_000;
-/// Stack of the thread that renders; only what is used becomes memory. A template can nest a list in itself as often as
-/// its fuel lasts, and the engine prints and frees such a list by recursion: measured, at most 430 bytes a unit.
-const STACK_BYTES: usize = 512 << 20;
+/// Stack of the thread that compiles and renders; only what is used becomes memory. A template can nest a list in itself
+/// as often as its fuel lasts, and the engine prints and frees such a list by recursion: measured, at most 430 bytes a
+/// unit.
+const STACK_BYTES: usize = 1 << 30;
 /// Macros inside macros; published templates nest three deep.
 const MAX_RECURSION: usize = 64;
 /// Variables that the engine sets from the request itself.
@@ -87,7 +89,7 @@ impl ChatTemplate {
     /// Compiles `source`.
     ///
     /// # Errors
-    /// [`TextError::TemplateSyntax`] with the line, if it is no valid template or larger than 1 MiB.
+    /// [`TextError::TemplateSyntax`] with the line, if it is no valid template or larger than 64 KiB.
     pub fn new(source: &str, special_tokens: &SpecialTokenStrings) -> Result<Self, TextError> {
         Self::named(DEFAULT_NAME, source, special_tokens)
     }
@@ -106,12 +108,15 @@ impl ChatTemplate {
             let detail = format!("it has {} bytes, expected at most {MAX_SOURCE_BYTES}", source.len());
             return Err(TextError::TemplateSyntax { template: name, line: None, detail });
         }
-        let mut environment = environment();
         let source = functions::without_generation_tags(source);
-        if let Err(error) = environment.add_template_owned(DEFAULT_NAME, source) {
-            let (line, detail) = (error.line(), describe(&error));
-            return Err(TextError::TemplateSyntax { template: name, line, detail });
-        }
+        let compiled = with_deep_stack(move || {
+            let mut environment = environment();
+            environment.add_template_owned(DEFAULT_NAME, source).map(|()| environment)
+        })?;
+        let syntax = |line, detail| TextError::TemplateSyntax { template: name.clone(), line, detail };
+        let environment = compiled
+            .unwrap_or_else(|Panicked| Err(Error::new(ErrorKind::SyntaxError, Panicked.to_string())))
+            .map_err(|error| syntax(error.line(), describe(&error)))?;
         Ok(Self { name, environment, special_tokens: special_tokens.clone(), warnings: Vec::new() })
     }
 
@@ -168,22 +173,12 @@ impl ChatTemplate {
             return Err(TextError::NoMessages);
         }
         let context = self.context(messages, request)?;
-        self.render_in_own_thread(context)
-    }
-
-    fn render_in_own_thread(&self, context: Value) -> Result<String, TextError> {
-        let render = move || {
+        let rendered = with_deep_stack(move || {
             let template = self.environment.get_template(DEFAULT_NAME).map_err(|error| self.failure(&error))?;
             template.render(context).map_err(|error| self.failure(&error))
-        };
-        thread::scope(|scope| {
-            let builder = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
-            let renderer =
-                builder.spawn_scoped(scope, render).map_err(|source| TextError::TemplateThread { source })?;
-            renderer.join().unwrap_or_else(|_panic| {
-                let detail = "the template engine failed on it".to_owned();
-                Err(TextError::TemplateFailed { template: self.name.clone(), line: None, detail })
-            })
+        })?;
+        rendered.unwrap_or_else(|Panicked| {
+            Err(TextError::TemplateFailed { template: self.name.clone(), line: None, detail: Panicked.to_string() })
         })
     }
 
@@ -216,6 +211,20 @@ impl ChatTemplate {
         }
         TextError::TemplateFailed { template, line, detail: describe(error) }
     }
+}
+
+/// The template engine met a fault of its own.
+#[derive(Debug, thiserror::Error)]
+#[error("the template engine failed on it")]
+struct Panicked;
+
+/// Does work of the template engine where its recursion has room, whatever the stack of the caller.
+fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<Result<T, Panicked>, TextError> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
+        let worker = builder.spawn_scoped(scope, work).map_err(|source| TextError::TemplateThread { source })?;
+        Ok(worker.join().map_err(|_panic| Panicked))
+    })
 }
 
 /// Whether a rendered prompt ends inside a reasoning span that it opened with `<think>`, so that the model's
