@@ -1,7 +1,10 @@
 //! Broken and hostile tokenizer files: a typed error that names the field, never a panic.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::sync::LazyLock;
+use std::{
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
 use pleach_text::{AddedTokens, SpecialIds, SpecialTokens, TextError, Tokenizer, VocabularySpec};
 use proptest::prelude::*;
@@ -40,6 +43,23 @@ fn error_after(change: impl FnOnce(&mut Value)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Each piece of the template was once searched for among all added tokens.
+#[test]
+fn many_template_pieces_and_many_added_tokens_take_no_product_of_time() {
+    let count = 20_000;
+    let mut file = small();
+    let added = (0..count).map(|id| json!({"id": 4 + id, "content": format!("<|{id}|>"), "special": true}));
+    file["added_tokens"] = added.collect();
+    let piece = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+    let pieces = (0..count).map(|_| piece("<|unknown|>")).chain([piece("<|7|>"), piece("b")]);
+    file["post_processor"] = json!({"type": "TemplateProcessing", "single": pieces.collect::<Vec<_>>()});
+    let bytes = file.to_string();
+    let started = Instant::now();
+    let tokenizer = Tokenizer::from_json(bytes.as_bytes(), "t.json").unwrap();
+    assert_eq!(tokenizer.raw_text_prefix(), [11, 1]);
+    assert!(started.elapsed() < Duration::from_secs(2), "took {:?}", started.elapsed());
 }
 
 #[test]

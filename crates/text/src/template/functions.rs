@@ -67,7 +67,8 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         result.push_str(before);
-        let Some(end) = tag.find("%}") else {
+        // The end is looked for past the start: in `{%}` the two share a sign.
+        let Some(end) = tag[2..].find("%}").map(|inside| 2 + inside) else {
             rest = tag;
             break;
         };
@@ -187,5 +188,14 @@ mod tests {
             "a{%- if true -%}b{% endif %}{% if x %}"
         );
         assert_eq!(without_generation_tags("{{ '{%' }} %} {%"), "{{ '{%' }} %} {%");
+    }
+
+    #[test]
+    fn a_tag_whose_start_and_end_share_a_sign_is_no_tag() {
+        for source in ["{%}", "a{%}b", "{%}{% x %}", "{%%}"] {
+            assert_eq!(without_generation_tags(source), source);
+        }
+        assert_eq!(without_generation_tags("{%}{%generation%}"), "{%}{%generation%}");
+        assert_eq!(without_generation_tags("{%}%}{%generation%}"), "{%}%}{%if true%}");
     }
 }

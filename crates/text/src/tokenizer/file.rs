@@ -324,10 +324,10 @@ impl Reader<'_> {
         vocab: &HashMap<String, u32>,
         added: &[(u32, AddedToken)],
     ) -> Vec<u32> {
-        let id_of = |content: &str| {
-            let known = added.iter().find(|(_, token)| token.content == content).map(|(id, _)| *id);
-            known.or_else(|| vocab.get(content).copied())
-        };
+        // Of added tokens with one content the first counts, so it goes in last. A list to search would make the time a
+        // product of two lengths of the file.
+        let added: HashMap<&str, u32> = added.iter().rev().map(|(id, token)| (token.content.as_str(), *id)).collect();
+        let id_of = |content: &str| added.get(content).or_else(|| vocab.get(content)).copied();
         let single = processor.and_then(single_template).map_or(&[][..], Vec::as_slice);
         single.iter().map_while(|piece| piece.get("SpecialToken")?.get("id")?.as_str()).filter_map(id_of).collect()
     }
