@@ -5,10 +5,10 @@
                                 [--tokens 32] [--count 40] [--json out.json]
 
 `--prompts` names JSON-lines files with a `messages` list per line, as chat clients send them; `--count` prompts are
-taken evenly over the files. `pleach` renders the template and gives prompt ids, greedy ids and the best two
+taken evenly over the files. `pleach` renders the template and gives prompt ids, greedy ids and the best five
 log-probabilities of each step; llama.cpp continues from exactly those prompt ids with greedy sampling. At the first
-difference both tokens and the gap between them in our log-probabilities are listed: a small gap is a near-tie, which two
-ways of summing may settle differently.
+difference both tokens are listed with the gap between them in the log-probabilities of each engine: a small gap on both
+sides is a near-tie, which two ways of rounding may settle differently.
 """
 import argparse
 import json
@@ -58,30 +58,42 @@ def read_prompts(paths: list[Path], count: int) -> list[dict]:
     return picked[:count]
 
 
-def ours(pleach: str, model: str, messages: list[dict], tokens: int) -> dict:
-    command = [pleach, "run", model, "--messages", "-", "--json", "--temperature", "0", "--logprobs", "2",
-               "--max-tokens", str(tokens), "--ctx", "4096"]  # fmt: skip
+def ours(pleach: str, model: str, messages: list[dict], tokens: int, activations: str) -> dict:
+    command = [pleach, "run", model, "--messages", "-", "--json", "--temperature", "0", "--logprobs", "5",
+               "--max-tokens", str(tokens), "--ctx", "4096", "--activations", activations]  # fmt: skip
     done = subprocess.run(command, input=json.dumps(messages), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return {"error": done.stderr.strip()}
     return json.loads(done.stdout)
 
 
-def theirs(port: int, prompt_ids: list[int], tokens: int) -> list[int]:
-    body = {"prompt": prompt_ids, "n_predict": tokens, "temperature": 0, "top_k": 1, "return_tokens": True,
-            "cache_prompt": False, "samplers": ["top_k"]}  # fmt: skip
-    return post(port, "/completion", body)["tokens"]
+def theirs(port: int, prompt_ids: list[int], tokens: int) -> tuple[list[int], list[dict]]:
+    """Greedy ids, and the probabilities of each step (the server leaves out steps inside a character)."""
+    body = {"prompt": prompt_ids, "n_predict": tokens, "temperature": 0, "top_k": 1, "n_probs": 5,
+            "return_tokens": True, "cache_prompt": False, "samplers": ["top_k"]}  # fmt: skip
+    answer = post(port, "/completion", body)
+    return answer["tokens"], answer["completion_probabilities"]
 
 
-def compare(mine: dict, other: list[int], tokens: int) -> dict:
-    ids = mine["output_ids"]
-    place = next((i for i, (a, b) in enumerate(zip(ids, other)) if a != b), None)
+def gap(top: list[dict], best: int, other: int) -> float | None:
+    """Log-probability of `best` minus that of `other`, if both are listed."""
+    logprobs = {entry["id"]: entry["logprob"] for entry in top}
+    return round(logprobs[best] - logprobs[other], 3) if best in logprobs and other in logprobs else None
+
+
+def compare(mine: dict, other: list[int], steps: list[dict], tokens: int) -> dict:
+    pairs = list(zip(mine["output_ids"], other))
+    place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if place is None:
-        return {"equal": min(len(ids), len(other)), "tokens": min(len(ids), tokens)}
-    best = mine["logprobs"][place]["top"]
-    other_logprob = next((top["logprob"] for top in best if top["id"] == other[place]), None)
-    gap = None if other_logprob is None else best[0]["logprob"] - other_logprob
-    return {"equal": place, "tokens": len(ids), "ours": ids[place], "theirs": other[place], "gap": gap}
+        return {"equal": len(pairs), "tokens": min(len(mine["output_ids"]), tokens)}
+    a, b = pairs[place]
+    return {
+        "equal": place,
+        "ours": a,
+        "theirs": b,
+        "our_gap": gap(mine["logprobs"][place]["top"], a, b),
+        "their_gap": gap(steps[place]["top_logprobs"], b, a) if len(steps) == len(other) else None,
+    }
 
 
 def main() -> None:
@@ -92,6 +104,7 @@ def main() -> None:
     parser.add_argument("--pleach", default="target/release/pleach")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--activations", default="int8", choices=["int8", "exact"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
@@ -99,12 +112,13 @@ def main() -> None:
     try:
         results = []
         for row in read_prompts(args.prompts, args.count):
-            mine = ours(args.pleach, args.model, row["messages"], args.tokens)
+            mine = ours(args.pleach, args.model, row["messages"], args.tokens, args.activations)
             if "error" in mine:
                 results.append({"id": row["id"], "error": mine["error"]})
             else:
-                other = theirs(port, mine["prompt_ids"], args.tokens)
-                results.append({"id": row["id"], "prompt_tokens": len(mine["prompt_ids"]), **compare(mine, other, args.tokens)})
+                other, steps = theirs(port, mine["prompt_ids"], args.tokens)
+                found = compare(mine, other, steps, args.tokens)
+                results.append({"id": row["id"], "prompt_tokens": len(mine["prompt_ids"]), **found})
             print(json.dumps(results[-1]), flush=True)
     finally:
         process.kill()

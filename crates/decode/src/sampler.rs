@@ -247,7 +247,7 @@ mod tests {
 
     /// Rows that a broken model gives: an error that names the place, whatever the parameters.
     #[test]
-    fn non_finite_logits_are_errors() {
+    fn nu_03_non_finite_logits_are_errors() {
         let filtered = SamplingParams { top_k: 2, top_p: 0.9, min_p: 0.1, ..sampled(1) };
         for params in [greedy(), sampled(1), filtered] {
             for value in [f32::NAN, f32::INFINITY] {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_logits_and_lone_finite_logits_are_drawn_from() {
+    fn nu_03_equal_logits_and_lone_finite_logits_are_drawn_from() {
         let mut lone = vec![f32::NEG_INFINITY; 600];
         lone[599] = -1e30;
         for seed in 0..50 {

@@ -8,7 +8,7 @@ use std::thread;
 
 use pleach_engine::{CancelToken, ChatSession, DeviceChoice, EngineOptions, Event, FinishReason, Request, Settings};
 
-use support::{exact, open, plain, prompt, run, sampled, text_of};
+use support::{DEVICES, exact, open, plain, prompt, run, sampled, text_of};
 
 #[test]
 fn a_prompt_that_goes_on_is_not_read_again() {
@@ -170,4 +170,22 @@ fn a_question_without_a_whole_answer_is_no_turn() {
     chat.settings_mut().max_tokens = Some(0);
     assert!(chat.ask("Hello").is_err());
     assert!(chat.messages().is_empty());
+}
+
+/// Rubbish from the second turn on would mean that a device keeps a wrong state.
+#[test]
+fn nu_05_three_turns_are_the_same_on_every_device() {
+    for model in ["tiny-llama", "tiny-qwen35"] {
+        let conversations = DEVICES.map(|device| {
+            let engine = open(model, &exact(device));
+            let mut chat = ChatSession::new(engine.session().unwrap());
+            *chat.settings_mut() = plain(8);
+            for question in ["Hello", "And then?", "Why?"] {
+                assert!(chat.ask(question).unwrap().finish().unwrap().reason.is_some());
+            }
+            chat.messages().to_vec()
+        });
+        assert_eq!(conversations[0].len(), 6);
+        assert_eq!(conversations[0], conversations[1], "{model}");
+    }
 }
