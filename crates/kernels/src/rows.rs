@@ -59,7 +59,7 @@ pub enum DeltaStart {
 /// Everything the ops of a pass need to know of its rows.
 ///
 /// Row order is the caller's: all rows of sequence 0, then of sequence 1, and so on; a parent comes before its children.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Rows {
     tokens: Vec<u32>,
     parents: Vec<Option<usize>>,
@@ -70,6 +70,30 @@ pub struct Rows {
     walk: Vec<DeltaVisit>,
     walk_starts: Vec<usize>,
     num_saved: usize,
+}
+
+/// By hand, because a derived `clone_from` would allocate: a pass keeps the rows of its last run and takes new ones with it.
+impl Clone for Rows {
+    fn clone(&self) -> Self {
+        let mut rows = Self::default();
+        rows.clone_from(self);
+        rows
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        // Naming every field makes the compiler ask for each one added later.
+        let Self { tokens, parents, sequences, positions, rope_positions, sequence_lens, walk, walk_starts, num_saved } =
+            source;
+        self.tokens.clone_from(tokens);
+        self.parents.clone_from(parents);
+        self.sequences.clone_from(sequences);
+        self.positions.clone_from(positions);
+        self.rope_positions.clone_from(rope_positions);
+        self.sequence_lens.clone_from(sequence_lens);
+        self.walk.clone_from(walk);
+        self.walk_starts.clone_from(walk_starts);
+        self.num_saved = *num_saved;
+    }
 }
 
 impl Rows {
