@@ -1,0 +1,87 @@
+"""Writes trained weights in the layouts that inference engines read.
+
+    python -m pleach_training.export target --run DIR --tokenizer DIR --out DIR [--bits 8]
+    python -m pleach_training.export drafter --run DIR --out DIR
+    python -m pleach_training.export weaver --run DIR --out DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .quantize import quantize_affine
+from .target.config import TargetConfig
+
+# Small matrices that decide decay and write strength stay in full precision.
+_EXACT = ("in_proj_a.weight", "in_proj_b.weight")
+
+
+def read_shards(folder: Path) -> dict[str, Tensor]:
+    """All tensors of the safetensors files in `folder`."""
+    state: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        state.update(load_file(path))
+    if not state:
+        raise FileNotFoundError(f"no *.safetensors in {folder}: point at a folder of weights")
+    return state
+
+
+def quantize_state(state: dict[str, Tensor], bits: int, group_size: int) -> dict[str, Tensor]:
+    """Every large matrix as `NAME.weight` (codes), `NAME.scales`, `NAME.biases`; the rest as it is."""
+    out: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if tensor.ndim == 2 and name.endswith(".weight") and not name.endswith(_EXACT):
+            stem = name.removesuffix(".weight")
+            out[name], out[f"{stem}.scales"], out[f"{stem}.biases"] = quantize_affine(tensor, bits, group_size)
+        else:
+            out[name] = tensor
+    return out
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes indented JSON."""
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def export_target(run: Path, tokenizer: Path, out: Path, bits: int | None, group_size: int) -> None:
+    """Writes the bundled model as `Qwen3_5ForCausalLM`: in bf16, or with `bits` in MLX's group quantization."""
+    shape = TargetConfig.load(run / "shape.json")
+    state = read_shards(run / "weights")
+    config = shape.hugging_face()
+    if bits is not None:
+        state = quantize_state(state, bits, group_size)
+        skipped = {n.removesuffix(".weight"): False for n in state if n.endswith(_EXACT)}
+        config["quantization"] = {"bits": bits, "group_size": group_size, "mode": "affine", **skipped}
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "config.json", config)
+    stops = [shape.turn_end_id, shape.end_of_text_id]
+    write_json(out / "generation_config.json", {"eos_token_id": stops, "pad_token_id": shape.end_of_text_id})
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(tokenizer / name, out / name)
+    save_file({k: v.contiguous() for k, v in state.items()}, out / "model.safetensors", metadata={"format": "pt"})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["target", "drafter", "weaver"])
+    parser.add_argument("--run", type=Path, required=True, help="the folder that a training script wrote")
+    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--bits", type=int, choices=[4, 8])
+    parser.add_argument("--group-size", type=int, default=64, choices=[32, 64, 128])
+    args = parser.parse_args()
+    if args.what == "target":
+        export_target(args.run, args.tokenizer, args.out, args.bits, args.group_size)
+        return
+
+
+if __name__ == "__main__":
+    main()

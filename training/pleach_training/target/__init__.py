@@ -1,0 +1,1 @@
+"""The bundled hybrid model `pleach-mini`: tokenizer, data, network, training and samples."""

@@ -1,0 +1,274 @@
+"""Trains the bundled model from scratch, for a given number of minutes.
+
+    python -m pleach_training.target.train --packed DIR --tokenizer DIR --out DIR --minutes 24
+
+Stopped at any time, the same command goes on from the last checkpoint. `DIR/weights` holds the newest bf16 weights in shards,
+`DIR/stable` those from before the learning rate began to fall: the place to continue from with more data or time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..muon import set_rate, split_optimizers
+from ..runs import Clock, Log, load_checkpoint, save_checkpoint, save_shards
+from ..schedule import WarmupStableDecay
+from .config import TargetConfig
+from .data import LEARN, PROMPT, Documents, Mixture, Rows, cut, fill, load_groups, plan_rows
+from .groups import DECAY, STABLE
+from .model import Target, make_layout
+from .tokenizer import END_OF_TEXT, TURN_END
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train; a batch is `rows` rows of `time` tokens."""
+
+    minutes: float = 24.0
+    rows: int = 64
+    time: int = 2048
+    lr: float = 3e-3
+    weight_decay: float = 0.1
+    warmup: int = 200
+    decay_share: float = 0.3
+    prompt_weight: float = 0.25
+    mtp_weight: float = 0.2
+    mtp_every: int = 4
+    checkpoint_minutes: float = 2.0
+    validation_minutes: float = 3.0
+    seed: int = 0
+
+
+@dataclass
+class Batch:
+    """A batch on the device: token ids, document starts, and the loss weight of each token as a label."""
+
+    ids: Tensor
+    starts: Tensor
+    weight: Tensor
+
+
+def to_batch(rows: Rows, prompt_weight: float, device: str) -> Batch:
+    """Moves rows to the device; a document's first token is never a label."""
+    table = np.array([0.0, prompt_weight, 1.0], dtype=np.float32)
+    assert (PROMPT, LEARN) == (1, 2)
+    weight = torch.from_numpy(table[rows.role] * ~rows.starts)
+    ids = torch.from_numpy(rows.ids.astype(np.int64))
+    starts = torch.from_numpy(rows.starts)
+    if device == "cuda":
+        ids, starts, weight = (x.pin_memory().to(device, non_blocking=True) for x in (ids, starts, weight))
+    return Batch(ids, starts, weight)
+
+
+def weighted_loss(hidden: Tensor, embedding: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    """Mean cross-entropy in nats over labels by weight; `hidden` `[n, hidden_size]`, `labels`, `weight` `[n]`."""
+    logits = F.linear(hidden, embedding.to(hidden.dtype)).float()
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    return (losses * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+class Trainer:
+    """Model, optimizers and loss of one run."""
+
+    def __init__(self, shape: TargetConfig, config: TrainConfig, device: str) -> None:
+        torch.manual_seed(config.seed)
+        self.shape, self.config, self.device = shape, config, device
+        self.model = Target(shape).to(device)
+        self.optimizers = split_optimizers(self.model, config.lr, config.weight_decay)
+        self.loss = weighted_loss
+        if device == "cuda":
+            self.loss = torch.compile(weighted_loss)
+            for block in [*self.model.model.layers, *self.model.mtp.layers]:
+                block.compile(dynamic=False)
+
+    def losses(self, batch: Batch, with_mtp: bool) -> tuple[Tensor, Tensor | None]:
+        """Cross-entropy of the trunk, and of the MTP head where it is asked for."""
+        precision = torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext()
+        with precision:
+            layout = make_layout(self.shape, batch.starts)
+            hidden, ahead = self.model(batch.ids, layout, with_mtp)
+            main = self._shifted(hidden, batch, 1)
+            return main, None if ahead is None else self._shifted(ahead, batch, 2)
+
+    def _shifted(self, hidden: Tensor, batch: Batch, steps: int) -> Tensor:
+        labels = batch.ids.roll(-steps, 1)
+        weight = batch.weight.roll(-steps, 1).clone()
+        weight[:, -steps:] = 0
+        if steps == 2:
+            weight = weight * ~batch.starts.roll(-1, 1)
+        embedding = self.model.model.embed_tokens.weight
+        return self.loss(hidden.flatten(0, 1), embedding, labels.flatten(), weight.flatten())
+
+    def step(self, batch: Batch, step: int, factor: float) -> tuple[Tensor, Tensor | None]:
+        """One update; returns the losses."""
+        set_rate(self.optimizers, factor)
+        main, ahead = self.losses(batch, step % self.config.mtp_every == 0)
+        (main if ahead is None else main + self.config.mtp_weight * ahead).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return main.detach(), None if ahead is None else ahead.detach()
+
+    @torch.no_grad()
+    def validate(self, groups: dict[str, Documents], padding_id: int) -> dict[str, float]:
+        """Cross-entropy in nats of learned tokens per group, over at most one batch each."""
+        found = {}
+        for name, documents in groups.items():
+            rng = np.random.default_rng(0)
+            planned = plan_rows(cut(documents, self.config.time, rng), self.config.time)[: self.config.rows]
+            rows = fill(documents, planned, self.config.time, padding_id)
+            missing = self.config.rows - len(planned)
+            rows = Rows(*(np.pad(x, ((0, missing), (0, 0))) for x in (rows.ids, rows.role, rows.starts)))
+            found[name] = float(self.losses(to_batch(rows, 0.0, self.device), False)[0])
+        return found
+
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters in bf16 under Hugging Face's names; decay and gated norms stay f32, as Qwen3.5 stores them."""
+        exact = ("A_log", "linear_attn.norm.weight")
+        state = self.model.state_dict()
+        return {k: v.float() if k.endswith(exact) else v.bfloat16() for k, v in state.items()}
+
+
+def prefetch(mixture: Mixture, config: TrainConfig, shares: list[dict[str, float]]) -> Iterator[tuple[Rows, dict]]:
+    """Rows drawn in a thread by `shares[0]`, each with the mixture's state after them."""
+    ready: queue.Queue[tuple[Rows, dict]] = queue.Queue(maxsize=16)
+
+    def fill_queue() -> None:
+        while True:
+            rows = mixture.draw(config.rows, shares[0])
+            ready.put((rows, mixture.state()))
+
+    threading.Thread(target=fill_queue, daemon=True).start()
+    while True:
+        yield ready.get()
+
+
+def train(
+    shape: TargetConfig,
+    config: TrainConfig,
+    groups: dict[str, Documents],
+    validation: dict[str, Documents],
+    out: Path,
+    device: str,
+    begin: Path | None = None,
+) -> Trainer:
+    """Trains for `config.minutes`, from `out/checkpoint.pt`, else from the shards in `begin`, else from scratch."""
+    trainer = Trainer(shape, config, device)
+    mixture = Mixture(groups, config.time, shape.end_of_text_id, config.seed)
+    log, done = Log(out), load_checkpoint(out / "checkpoint.pt", device)
+    step, tokens, elapsed, decaying = 0, 0, 0.0, False
+    if done:
+        trainer.model.load_state_dict(done["model"])
+        for optimizer, state in zip(trainer.optimizers, done["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        mixture.restore(done["mixture"])
+        step, tokens, elapsed, decaying = done["step"], done["tokens"], done["elapsed_s"], done["decaying"]
+    elif begin:
+        load_weights(trainer.model, begin)
+    schedule = WarmupStableDecay(config.warmup, config.decay_share)
+    shares = [DECAY if decaying else STABLE]
+    clock = Clock(config.minutes, elapsed)
+    saved = validated = reported = clock.elapsed_s
+    reported_tokens, drawn = tokens, mixture.state()
+
+    def save() -> None:
+        state = {"model": trainer.model.state_dict(), "optimizers": [o.state_dict() for o in trainer.optimizers]}
+        place = {"step": step, "tokens": tokens, "elapsed_s": clock.elapsed_s, "decaying": decaying, "mixture": drawn}
+        save_checkpoint(out / "checkpoint.pt", {**state, **place, "config": asdict(config)})
+        save_shards(out / "weights", "model", trainer.weights())
+
+    for rows, drawn in prefetch(mixture, config, shares):
+        progress = clock.progress
+        if progress >= 1.0:
+            break
+        if schedule.is_decaying(progress) and not decaying:
+            decaying, shares[0] = True, DECAY
+            save_shards(out / "stable", "model", trainer.weights())
+        batch = to_batch(rows, 0.0 if decaying else config.prompt_weight, device)
+        main, ahead = trainer.step(batch, step, schedule.factor(step, progress))
+        step, tokens = step + 1, tokens + rows.ids.size
+        if step % 50 == 1 or step == 10:
+            loss, now = float(main), clock.elapsed_s
+            rate = (tokens - reported_tokens) / max(1e-9, now - reported)
+            reported, reported_tokens = now, tokens
+            head = {} if ahead is None else {"mtp": float(ahead)}
+            factor = schedule.factor(step, progress)
+            log.write(step=step, tokens=tokens, s=now, loss=loss, **head, factor=factor, tokens_per_s=rate)
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"loss is {loss} at step {step}: lower --lr or continue from a checkpoint")
+        if clock.elapsed_s - validated > config.validation_minutes * 60:
+            log.write(step=step, tokens=tokens, validation=trainer.validate(validation, shape.end_of_text_id))
+            validated = clock.elapsed_s
+        if clock.elapsed_s - saved > config.checkpoint_minutes * 60:
+            save()
+            saved = clock.elapsed_s
+    save()
+    final = trainer.validate(validation, shape.end_of_text_id)
+    log.write(step=step, tokens=tokens, s=clock.elapsed_s, epochs=mixture.epoch, final=final)
+    return trainer
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Loads every safetensors shard in `folder` into `model`."""
+    state: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        state.update(load_file(path))
+    model.load_state_dict(state)
+
+
+def shape_for(tokenizer: Tokenizer, base: TargetConfig) -> TargetConfig:
+    """`base` with the tokenizer's size and end tokens."""
+    ids = {"end_of_text_id": tokenizer.token_to_id(END_OF_TEXT), "turn_end_id": tokenizer.token_to_id(TURN_END)}
+    return TargetConfig(**{**asdict(base), **ids, "vocab_size": tokenizer.get_vocab_size()})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--packed", type=Path, required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--shape", type=Path, help="a JSON file of TargetConfig's fields")
+    parser.add_argument("--begin", type=Path, help="a folder of shards to start from, such as an earlier `stable`")
+    parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
+    parser.add_argument("--rows", type=int, default=TrainConfig.rows)
+    parser.add_argument("--time", type=int, default=TrainConfig.time)
+    parser.add_argument("--lr", type=float, default=TrainConfig.lr)
+    parser.add_argument("--decay-share", type=float, default=TrainConfig.decay_share)
+    parser.add_argument("--seed", type=int, default=TrainConfig.seed)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
+    shape = shape_for(tokenizer, TargetConfig.load(args.shape) if args.shape else TargetConfig())
+    config = TrainConfig(
+        minutes=args.minutes,
+        rows=args.rows,
+        time=args.time,
+        lr=args.lr,
+        decay_share=args.decay_share,
+        seed=args.seed,
+    )
+    args.out.mkdir(parents=True, exist_ok=True)
+    shape.save(args.out / "shape.json")
+    groups, validation = load_groups(args.packed), load_groups(args.packed, ".val")
+    train(shape, config, groups, validation, args.out, args.device, args.begin)
+
+
+if __name__ == "__main__":
+    main()
