@@ -16,10 +16,10 @@ SHARD_BYTES = 15_500_000
 
 
 class Clock:
-    """Seconds of training: those of earlier runs and of this one."""
+    """How far a run is: by seconds of training, those of earlier runs and of this one, or by steps if `steps` is given."""
 
-    def __init__(self, minutes: float, elapsed_s: float = 0.0) -> None:
-        self.total_s = minutes * 60
+    def __init__(self, minutes: float, elapsed_s: float = 0.0, steps: int | None = None) -> None:
+        self.total_s, self.steps = minutes * 60, steps
         self._begin = time.monotonic() - elapsed_s
 
     @property
@@ -27,10 +27,10 @@ class Clock:
         """Seconds so far."""
         return time.monotonic() - self._begin
 
-    @property
-    def progress(self) -> float:
-        """Share of the whole run that has passed, from 0 to 1."""
-        return min(1.0, self.elapsed_s / self.total_s)
+    def progress(self, step: int) -> float:
+        """Share of the whole run that has passed before `step`, from 0 to 1."""
+        passed = self.elapsed_s / self.total_s if self.steps is None else step / self.steps
+        return min(1.0, passed)
 
 
 class Log:

@@ -37,9 +37,10 @@ from .tokenizer import END_OF_TEXT, TURN_END
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train; a batch is `rows` rows of `time` tokens."""
+    """How to train, for `minutes` or, if given, for `steps`; a batch is `rows` rows of `time` tokens."""
 
     minutes: float = 24.0
+    steps: int | None = None
     rows: int = 64
     time: int = 2048
     lr: float = 3e-3
@@ -183,7 +184,7 @@ def train(
         load_weights(trainer.model, begin)
     schedule = WarmupStableDecay(config.warmup, config.decay_share)
     shares = [DECAY if decaying else STABLE]
-    clock = Clock(config.minutes, elapsed)
+    clock = Clock(config.minutes, elapsed, config.steps)
     saved = validated = reported = clock.elapsed_s
     reported_tokens, drawn = tokens, mixture.state()
 
@@ -194,7 +195,7 @@ def train(
         save_shards(out / "weights", "model", trainer.weights())
 
     for rows, drawn in prefetch(mixture, config, shares):
-        progress = clock.progress
+        progress = clock.progress(step)
         if progress >= 1.0:
             break
         if schedule.is_decaying(progress) and not decaying:

@@ -1,0 +1,35 @@
+"""Opens a target by path: a GGUF Llama, a folder of the bundled model's run, or any Hugging Face folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from ..gguf import load_llama
+from ..target.config import TargetConfig
+from ..target.model import Target
+from .features import BundledFeatures, Features, HuggingFaceFeatures
+
+
+def open_model(path: Path, device: str) -> Any:
+    """The target as a Hugging Face model, frozen, in bf16 on a GPU."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    if path.suffix == ".gguf":
+        model: Any = load_llama(path)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    return model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+
+
+def open_features(path: Path, device: str) -> Features:
+    """The target's features; a folder with `shape.json` and `weights` is a run of `target.train`."""
+    if not (path / "shape.json").exists():
+        return HuggingFaceFeatures(open_model(path, device))
+    from ..target.train import load_weights
+
+    model = Target(TargetConfig.load(path / "shape.json"))
+    load_weights(model, path / "weights")
+    return BundledFeatures(model.to(device).eval().requires_grad_(False))

@@ -1,0 +1,69 @@
+"""The drafter sees what it may see, learns, and resumes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pleach_training.drafter.config import default_taps
+from pleach_training.drafter.data import is_looping, pack_rows, sample_anchors, take_anchors
+from pleach_training.drafter.train import load_drafter, train
+
+from . import toy
+
+
+def test_default_taps_are_the_published_ones() -> None:
+    assert default_taps(36, 5) == (1, 9, 17, 25, 33)
+    assert default_taps(32, 5) == (1, 8, 15, 22, 29)
+    assert default_taps(30, 4) == (1, 10, 18, 27)
+
+
+def test_loops_are_told_from_text() -> None:
+    assert is_looping(np.array([5, 6, 7] * 30))
+    assert not is_looping(np.arange(90))
+    assert not is_looping(np.array([5, 6, 7] * 3))
+
+
+def test_a_block_does_not_see_its_anchors_features_or_later_ones() -> None:
+    trainer, store = toy.trainer(), toy.store(6, 1)
+    index, begins = (torch.from_numpy(x) for x in pack_rows(store, 64, None))
+    batch = sample_anchors(store, index[:1], begins[:1], 1)
+    with torch.no_grad():
+        before = trainer.rows(trainer.block(store, batch))
+        at = int(batch.flat)
+        taps = store.taps.clone()
+        taps[at:] += 1.0
+        after = trainer.rows(trainer.block(replace(store, taps=taps), batch))
+        taps[at - 1] += 1.0
+        changed = trainer.rows(trainer.block(replace(store, taps=taps), batch))
+    torch.testing.assert_close(before, after)
+    assert (before - changed).abs().max() > 1e-4
+
+
+def test_a_block_does_not_depend_on_the_company_in_its_row() -> None:
+    trainer, store = toy.trainer(), toy.store(6, 1)
+    index, begins = (torch.from_numpy(x) for x in pack_rows(store, 128, None))
+    left = torch.where(index >= 0, store.left[index.clamp(min=0)], 0)
+    places = left[0].nonzero().flatten()
+    with torch.no_grad():
+        together = trainer.rows(
+            trainer.block(store, take_anchors(index[:1], begins[:1], left[:1], places.unsqueeze(0)))
+        )
+        for i in (0, len(places) // 2, len(places) - 1):
+            alone = take_anchors(index[:1], begins[:1], left[:1], places[i].view(1, 1))
+            torch.testing.assert_close(trainer.rows(trainer.block(store, alone))[0], together[i])
+
+
+def test_training_learns_and_resumes(tmp_path: Path) -> None:
+    trainer, store, held = toy.trainer(steps=200, kl_share=0.0), toy.store(200, 1), toy.store(12, 2)
+    train(trainer, store, held, tmp_path)
+    assert trainer.accuracy(held)["rows"][0] > 0.5  # one in sixty by chance
+    again, draft_ids = load_drafter(tmp_path, "cpu")
+    assert draft_ids is not None and len(draft_ids) == 60
+    resumed = toy.trainer(steps=200, kl_share=0.0)
+    train(resumed, store, held, tmp_path)
+    for old, new in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
+        torch.testing.assert_close(old, new)
+    for old, new in zip(trainer.model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(old, new, rtol=1e-2, atol=1e-2)

@@ -1,0 +1,77 @@
+"""Kernels that only a GPU runs, against plain PyTorch in f32."""
+
+import time
+
+import pytest
+import torch
+
+from pleach_training.drafter.model import attend, block_mask
+from pleach_training.target import delta_kernels
+from pleach_training.target.config import TargetConfig
+from pleach_training.target.delta_rule import RESET, chunked, l2_normalize
+from pleach_training.target.model import Target, make_layout
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def relative(out: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((out.float() - truth.float()).norm() / truth.float().norm())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available() or not delta_kernels.available(), reason="needs fla")
+def test_delta_rule_kernels_match_the_chunked_form() -> None:
+    torch.manual_seed(0)
+    shape = (2, 512, 6, 64)
+    q, k = (l2_normalize(torch.randn(shape, device="cuda")).requires_grad_() for _ in range(2))
+    v = torch.randn(shape, device="cuda", requires_grad=True)
+    g = -torch.rand(shape[:3], device="cuda") * 0.5
+    g[:, [0, 100, 333]] = RESET
+    g.requires_grad_()
+    beta = torch.rand(shape[:3], device="cuda", requires_grad=True)
+    inputs = (q, k, v, g, beta)
+    grad = torch.randn(shape, device="cuda")
+    truth = chunked(*inputs)
+    wanted = torch.autograd.grad(truth, inputs, grad)
+    cast = [x.detach().to(torch.bfloat16 if x.ndim == 4 else torch.float32).requires_grad_() for x in inputs]
+    begin = time.time()
+    out = delta_kernels.delta_rule(*cast)
+    got = torch.autograd.grad(out, cast, grad.bfloat16())
+    torch.cuda.synchronize()
+    errors = [relative(a, b) for a, b in zip((out, *got), (truth, *wanted), strict=True)]
+    print("delta rule errors", errors, "seconds with compilation", time.time() - begin)
+    assert max(errors) < 2e-2
+
+
+def test_compiled_blocks_in_bf16_match_f32() -> None:
+    torch.manual_seed(0)
+    config = TargetConfig(vocab_size=512, num_hidden_layers=4)
+    model = Target(config)
+    ids = torch.randint(0, 512, (2, 512))
+    starts = torch.zeros_like(ids, dtype=torch.bool)
+    starts[:, [0, 200]] = True
+    with torch.no_grad():
+        truth = model(ids, make_layout(config, starts))
+    model.cuda()
+    for block in [*model.model.layers, *model.mtp.layers]:
+        block.compile(dynamic=False)
+    begin = time.time()
+    with torch.autocast("cuda", torch.bfloat16):
+        out = model(ids.cuda(), make_layout(config, starts.cuda()))
+        (out[0].float().square().sum() + out[1].float().square().sum()).backward()
+    torch.cuda.synchronize()
+    errors = [relative(a.cpu(), b) for a, b in zip(out, truth, strict=True)]
+    print("block errors", errors, "seconds with compilation", time.time() - begin)
+    assert max(errors) < 3e-2
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_block_masks_agree() -> None:
+    torch.manual_seed(0)
+    anchors = torch.randint(20, 256, (2, 32))
+    begins = torch.zeros_like(anchors)
+    begins[:, ::2] = 16
+    q, k, v = torch.randn(2, 4, 256, 64), torch.randn(2, 2, 512, 64), torch.randn(2, 2, 512, 64)
+    dense = attend(q, k, v, block_mask(begins, anchors, 8, 256))
+    mask = block_mask(begins.cuda(), anchors.cuda(), 8, 256)
+    flex = torch.compile(attend)(q.cuda(), k.cuda(), v.cuda(), mask)
+    assert relative(flex.cpu(), dense) < 2e-3
