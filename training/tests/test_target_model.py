@@ -1,10 +1,13 @@
 """Our training network is Hugging Face's `Qwen3_5ForCausalLM`, row by row."""
 
+import math
+
 import pytest
 import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from pleach_training.target.config import TargetConfig
+from pleach_training.target.delta_kernels import CHUNK, chunk_gradients
 from pleach_training.target.delta_rule import chunked, l2_normalize
 from pleach_training.target.model import Target, make_layout
 
@@ -77,6 +80,35 @@ def test_chunks_equal_the_recurrence(time: int) -> None:
     g = -torch.rand(2, time, 3, dtype=torch.float64) * 3
     beta = torch.rand(2, time, 3, dtype=torch.float64)
     torch.testing.assert_close(chunked(q, k, v, g, beta), recurrence(q, k, v, g, beta))
+
+
+def test_chunk_gradients_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    batch, chunks, heads, dim, time = 2, 2, 3, 4, 128
+
+    def rows() -> torch.Tensor:
+        return torch.randn(batch, time, heads, dim, dtype=torch.float64, requires_grad=True)
+
+    q, k, v, w, do = (rows() for _ in range(5))
+    g = -torch.rand(batch, time, heads, dtype=torch.float64)
+    g = g.unflatten(1, (chunks, CHUNK)).cumsum(2).flatten(1, 2).requires_grad_()
+    h, dh = (torch.randn(batch, chunks, heads, dim, dim, dtype=torch.float64) for _ in range(2))
+    tile = lambda x: x.unflatten(1, (chunks, CHUNK)).transpose(2, 3)  # noqa: E731
+    total = tile(g.unsqueeze(-1))
+    decay = (total - total.mT).exp().tril()
+    new = tile(v) - tile(w) @ h
+    new.retain_grad()
+    within = (tile(q) @ tile(k).mT * decay) * 0.5
+    out = total.exp() * tile(q) @ h * 0.5 + within @ new
+    to_end = (total[..., -1:, :] - total).exp() * tile(k)
+    state = total[..., -1:, :].exp() * h + to_end.mT @ new
+    ((out * tile(do)).sum() + (state * dh).sum()).backward()
+    dv = new.grad.transpose(2, 3).flatten(1, 2)
+    values = new.detach().transpose(2, 3).flatten(1, 2)
+    log2 = (g / math.log(2)).detach()
+    got = chunk_gradients(q, k, values, do, h, dh, w, log2, dv, 0.5)
+    for ours, truth in zip(got, (q.grad, k.grad, w.grad, g.grad), strict=True):
+        torch.testing.assert_close(ours.double(), truth, rtol=1e-4, atol=1e-4)
 
 
 def recurrence(q, k, v, g, beta):  # type: ignore[no-untyped-def]

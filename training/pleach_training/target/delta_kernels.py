@@ -34,12 +34,66 @@ def thin_autotuning(keep: int) -> None:
     autotuner.Autotuner.__init__ = thin  # type: ignore[method-assign]
 
 
+def chunk_gradients(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, h: Tensor, dh: Tensor, w: Tensor, g: Tensor, dv: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `q`, `k`, `w` and of the running decay, given those of outputs, states and new values.
+
+    Stands in for `fla`'s `chunk_bwd_dqkwg`, which Triton 3.4 to 3.7.0 compiles wrongly for Hopper. `q`, `k`, `w` and the new
+    values `v` are `[batch, time, heads, dim]`, `time` a multiple of 64; `h`, `dh` `[batch, chunks, heads, key, value]` are the
+    states that each chunk begins with and the gradients of those that it ends with; `g` `[batch, time, heads]` is the
+    running log2 decay in each chunk.
+    """
+    q, k, v, do, dv = (_tiles(x) for x in (q, k, v, do, dv))
+    sums = _tiles(g.unsqueeze(-1)).squeeze(-1)
+    last = sums[..., -1:]
+    lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
+    decay = torch.exp2((sums.unsqueeze(-1) - sums.unsqueeze(-2)).masked_fill(~lower, -torch.inf))
+
+    h, dh = h.to(q.dtype), dh.to(q.dtype)
+    to_state = torch.exp2(last - sums).unsqueeze(-1)
+    dk_state = (v @ dh.mT).float() * to_state
+    dq_state = (do @ h.mT).float() * torch.exp2(sums).unsqueeze(-1) * scale
+    dw = -(dv @ h.mT)
+    ds = ((do @ v.mT).float() * decay * scale).to(q.dtype)
+    dq = dq_state + (ds @ k).float()
+    dk = dk_state + (ds.mT @ q).float()
+
+    dg = (dq * q.float()).sum(-1) - (dk * k.float()).sum(-1)
+    kept = (h.float() * dh.float()).sum((-1, -2)) * torch.exp2(last.squeeze(-1))
+    at_end = kept + (dk_state * k.float()).sum((-1, -2))
+    dg = torch.cat([dg[..., :-1], (dg[..., -1] + at_end).unsqueeze(-1)], -1)
+    return (*(_rows(x).to(q.dtype) for x in (dq, dk, dw)), _rows(dg.unsqueeze(-1)).squeeze(-1))
+
+
+def _tiles(x: Tensor) -> Tensor:
+    """`[batch, time, heads, dim]` to `[batch, chunks, heads, CHUNK, dim]`."""
+    return x.unflatten(1, (-1, CHUNK)).transpose(2, 3).contiguous()
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The inverse of `_tiles`."""
+    return x.transpose(2, 3).flatten(1, 2).contiguous()
+
+
+@functools.cache
+def _rule():  # type: ignore[no-untyped-def]
+    """`fla`'s module of the chunked rule, with `chunk_gradients` in place of its faulty kernel."""
+    from fla.ops.gated_delta_rule import chunk as rule
+
+    compiled = torch.compile(chunk_gradients, dynamic=False)
+
+    def gradients(q, k, v, do, h, dh, w, g, dv, scale, **_unused):  # type: ignore[no-untyped-def]
+        return compiled(q, k, v, do, h, dh, w, g, dv, scale)
+
+    rule.chunk_bwd_dqkwg = gradients
+    return rule
+
+
 @torch.library.custom_op("pleach::delta_rule_forward", mutates_args=())
 def _forward(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from fla.ops.gated_delta_rule.chunk import chunk_gated_delta_rule_fwd
-
     q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
-    sums, out, inverse, *_ = chunk_gated_delta_rule_fwd(
+    sums, out, inverse, *_ = _rule().chunk_gated_delta_rule_fwd(
         q, k, v, g, beta, scale=q.shape[-1] ** -0.5, initial_state=None, output_final_state=False
     )
     return out, sums, inverse
@@ -55,10 +109,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor,
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, sums: Tensor, beta: Tensor, inverse: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from fla.ops.gated_delta_rule.chunk import chunk_gated_delta_rule_bwd
-
     q, k, v, beta, grad = (x.contiguous() for x in (q, k, v, beta, grad))
-    dq, dk, dv, dbeta, dg, *_ = chunk_gated_delta_rule_bwd(
+    dq, dk, dv, dbeta, dg, *_ = _rule().chunk_gated_delta_rule_bwd(
         q, k, v, sums, beta, inverse, scale=q.shape[-1] ** -0.5, initial_state=None, do=grad, dht=None
     )
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dg.to(sums.dtype), dbeta.to(beta.dtype)

@@ -77,4 +77,8 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -
         q, k = (x.repeat_interleave(repeats, dim=2) for x in (q, k))
     if q.is_cuda and delta_kernels.available():
         return delta_kernels.delta_rule(q.to(v.dtype), k.to(v.dtype), v, g.float(), beta.float())
-    return chunked(q, k, v.float(), g.float(), beta.float()).to(v.dtype)
+    return _untraced(q, k, v.float(), g.float(), beta.float()).to(v.dtype)
+
+
+# Dozens of unrolled steps would take minutes to compile.
+_untraced = torch.compiler.disable(chunked)
