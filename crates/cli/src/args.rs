@@ -1,5 +1,6 @@
 //! The arguments: one struct per group of flags, and the help pages made from them.
 
+mod bench;
 mod refusal;
 mod values;
 
@@ -12,6 +13,8 @@ use serde_json::Value;
 
 use crate::error::CliError;
 
+pub(crate) use bench::{BenchArgs, ReportForm, TestFlags};
+
 const HELP_HEADING_PROMPT: &str = "Prompt";
 const HELP_HEADING_MODEL: &str = "Model";
 const HELP_HEADING_SAMPLING: &str = "Sampling (what is left out follows the model's own generation_config)";
@@ -23,6 +26,7 @@ Examples:
   pleach --model model.gguf -m \"Why?\"            ask another one
   pleach run model.gguf \"Why is the sky blue?\"   the same, as a command
   git diff | pleach -m \"Write a commit message\"  a question about what comes in
+  pleach bench model.gguf                        how fast it runs here
 
 `pleach run --help` says more about prompts and models.";
 
@@ -61,6 +65,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Answer one prompt.
     Run(RunArgs),
+    /// Measure the speed of models.
+    Bench(BenchArgs),
 }
 
 /// Answer one prompt with a model and print the answer as it is written.
@@ -140,6 +146,14 @@ pub(crate) struct ModelFlags {
     /// Threads to compute with [default: one per physical core].
     #[arg(long, value_name = "N", env = "PLEACH_THREADS", hide_env_values = true, value_parser = values::threads, allow_hyphen_values = true)]
     pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    runtime: RuntimeFlags,
+}
+
+/// Where a model runs, and how precisely.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_MODEL)]
+pub(crate) struct RuntimeFlags {
     /// Where the model runs; `reference` is slow and checks the others.
     #[arg(long, value_enum, env = "PLEACH_DEVICE", hide_env_values = true, default_value = "cpu")]
     device: DeviceArg,
@@ -252,6 +266,7 @@ pub(crate) fn parse() -> Result<Cli, CliError> {
     let cli = Cli::try_parse().map_err(refusal::translate)?;
     let flags = match &cli.command {
         Some(Command::Run(run)) => &run.flags,
+        Some(Command::Bench(_)) => return Ok(cli),
         None => &cli.flags,
     };
     flags.sampling.check()?;
@@ -261,13 +276,18 @@ pub(crate) fn parse() -> Result<Cli, CliError> {
 impl ModelFlags {
     /// How the engine is to be opened.
     pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions { threads: self.threads, context: self.ctx, ..self.runtime.engine_options() }
+    }
+}
+
+impl RuntimeFlags {
+    /// The part of the options that these flags decide.
+    fn engine_options(&self) -> EngineOptions {
         EngineOptions {
             device: match self.device {
                 DeviceArg::Cpu => DeviceChoice::Cpu,
                 DeviceArg::Reference => DeviceChoice::Reference,
             },
-            threads: self.threads,
-            context: self.ctx,
             kv_cache: match self.kv_cache {
                 KvCacheArg::F32 => KvCacheType::F32,
                 KvCacheArg::F16 => KvCacheType::F16,

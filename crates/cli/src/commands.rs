@@ -1,5 +1,6 @@
 //! One file per command. A command takes its arguments and says how it ended.
 
+mod bench;
 mod run;
 
 use std::io::IsTerminal as _;
@@ -13,6 +14,7 @@ use crate::error::{CliError, End};
 /// Does what the arguments ask for.
 pub(crate) fn execute(cli: Cli) -> Result<End, CliError> {
     match cli.command {
+        Some(Command::Bench(args)) => bench::bench(&args),
         Some(Command::Run(run)) => run::run((run.first, run.second), run.flags),
         None if env::args_os().len() < 2 && io::stdin().is_terminal() => show_help(),
         None => run::run((None, None), cli.flags),

@@ -1,5 +1,6 @@
 //! What the user is told when something fails, and the exit code that goes with it.
 
+use std::env;
 use std::error::Error;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -49,6 +50,9 @@ pub(crate) enum CliError {
     /// The system refuses a handler of Ctrl-C.
     #[error("cannot listen for Ctrl-C")]
     Interrupt(#[from] ctrlc::Error),
+    /// A test of `bench` is longer than the model allows.
+    #[error("the longest test does not fit the model")]
+    TestTooLong(#[source] EngineError),
     /// The engine failed.
     #[error(transparent)]
     Engine(EngineError),
@@ -83,6 +87,16 @@ impl CliError {
                 Self::BadValue { name: flag_of(field), found, allowed }
             }
             other => Self::Engine(other),
+        }
+    }
+
+    /// The context that `bench` opens a model with is that of its longest test.
+    pub(crate) fn from_bench(error: EngineError) -> Self {
+        match error {
+            EngineError::ContextBeyondModel { .. } | EngineError::ContextBeyondMemory { .. } => {
+                Self::TestTooLong(error)
+            }
+            other => Self::from_engine(other),
         }
     }
 
@@ -127,7 +141,10 @@ impl CliError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Arguments { suggested: Some(suggested), .. } => return Some(format!("did you mean `{suggested}`?")),
-            Self::BadValue { .. } | Self::Arguments { .. } => "`pleach run --help` explains every flag",
+            Self::BadValue { .. } | Self::Arguments { .. } => {
+                return Some(format!("`pleach {} --help` explains every flag", command()));
+            }
+            Self::TestTooLong(_) => "lower `--depth`, `--prompt` or `--generate`",
             Self::NoCommand { word } if word == "help" => "`pleach --help` lists commands and flags",
             Self::NoCommand { word } => {
                 return Some(format!("to ask it, `pleach -m \"{word}\"`; a prompt of several words needs quotes"));
@@ -146,6 +163,11 @@ impl CliError {
         };
         Some(hint.to_owned())
     }
+}
+
+/// The command whose help page explains the flags of this process.
+fn command() -> &'static str {
+    if env::args_os().nth(1).is_some_and(|first| first == "bench") { "bench" } else { "run" }
 }
 
 /// The engine's hints in the words of the command line.

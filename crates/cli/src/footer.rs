@@ -69,7 +69,7 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 /// Three significant digits, and every digit before the point.
-fn significant(value: f64) -> String {
+pub(crate) fn significant(value: f64) -> String {
     match value.abs() {
         0.0 => return "0".to_owned(),
         999.5.. => return format!("{value:.0}"),

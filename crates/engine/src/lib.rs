@@ -20,6 +20,8 @@
 //! # Ok::<(), pleach_engine::EngineError>(())
 //! ```
 
+mod activity;
+mod bench;
 mod cancel;
 mod chat;
 mod energy;
@@ -39,6 +41,8 @@ mod target;
 mod turns;
 mod vocabulary;
 
+pub use activity::{Activity, ActivityMeter, ProgramShare, load_average, processor_name};
+pub use bench::{BenchProfile, Bencher, MAX_PASS_ROWS, RowShape};
 pub use cancel::CancelToken;
 pub use chat::{Answer, ChatSession, Reply};
 pub use energy::{EnergyMeter, EnergyUnavailable};
@@ -48,7 +52,7 @@ pub use event::{Event, FinishReason, Finished, Prefill, Timings, TokenEvent, Tok
 pub use generation::Generation;
 pub use info::ModelInfo;
 pub use locate::{Environment, Located, locate};
-pub use memory::{ResidentMemory, resident_memory};
+pub use memory::{ResidentMemory, forget_peak, resident_memory};
 pub use options::{
     AUTOMATIC_CONTEXT, Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, MAX_PREFILL_CHUNK,
     MAX_THREADS,
@@ -59,7 +63,7 @@ pub use session::Session;
 // What the signatures above are made of, so that users need no other crate of the project.
 pub use pleach_checkpoint::{CheckpointError, GenerationConfig, SkippedTensor};
 pub use pleach_decode::{DecodeError, SamplingParams};
-pub use pleach_kernels::KernelError;
+pub use pleach_kernels::{Ceilings, KernelError, PartProfile, PassPart, PassProfile, PassWork, Rate};
 pub use pleach_model::{MemoryPlan, ModelError};
 pub use pleach_text::{
     AddedTokens, ChatRequest, Content, FunctionCall, Message, Part, RenderNote, Role, SpecialTokens, TextError,

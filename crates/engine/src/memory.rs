@@ -16,6 +16,12 @@ pub fn resident_memory() -> Option<ResidentMemory> {
     parse_resident(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
+/// Lets [`ResidentMemory::peak_bytes`] start again from what is resident now; whether the system did so.
+pub fn forget_peak() -> bool {
+    // 5 means the high-water mark alone: see `man 5 proc_pid_clear_refs`.
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
 /// Bytes that can be taken without pushing others out: free memory, or the limit of the control group if it is lower.
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = kibibytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")?;

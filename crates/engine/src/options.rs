@@ -4,7 +4,9 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use pleach_kernels::{Activations as KernelActivations, CpuDevice, CpuOptions, DType, Device, ReferenceDevice};
+use pleach_kernels::{
+    Activations as KernelActivations, Ceilings, CpuDevice, CpuOptions, DType, Device, ReferenceDevice,
+};
 use pleach_model::{LoadOptions, MAX_ROWS};
 
 use crate::EngineError;
@@ -121,6 +123,17 @@ impl EngineOptions {
             }
             DeviceChoice::Reference => Arc::new(ReferenceDevice::new()),
         })
+    }
+
+    /// Measures what the device can do at most with these options; `None` from a device that does not try to reach it.
+    ///
+    /// It takes less than a second, and memory of its own meanwhile.
+    ///
+    /// # Errors
+    /// As opening a model, as far as the device is concerned.
+    pub fn ceilings(&self) -> Result<Option<Ceilings>, EngineError> {
+        self.validate()?;
+        Ok(self.open_device()?.ceilings())
     }
 
     /// The part that concerns the weights.

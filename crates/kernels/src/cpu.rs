@@ -15,7 +15,7 @@ use crate::ops::{
     Add, AddGated, AddRmsNorm, Attention, CausalConv, Concat, DeltaGates, Embed, Experts, GatedDelta, GatedRmsNorm,
     GatherOutputs, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
 };
-use crate::{Device, KernelError, Param, Pass, Recording, State, StateLayout, Weight, WeightData};
+use crate::{Ceilings, Device, KernelError, Param, Pass, Recording, State, StateLayout, Weight, WeightData};
 
 mod activations;
 mod add;
@@ -23,6 +23,7 @@ mod add_gated;
 mod add_rms_norm;
 mod attention;
 mod causal_conv;
+mod ceilings;
 mod concat;
 mod delta_gates;
 mod embed;
@@ -127,6 +128,10 @@ impl Device for CpuDevice {
         self.kernels.team().scratch.reserve(&recording);
         Ok(Box::new(pass))
     }
+
+    fn ceilings(&self) -> Option<Ceilings> {
+        Some(ceilings::measure(self.kernels.set, &mut self.kernels.team().pool))
+    }
 }
 
 const NAME: &str = "cpu";
@@ -162,6 +167,10 @@ impl HostKernels for Kernels {
 
     fn owns(&self, weight: &Weight) -> bool {
         weight.storage::<CpuWeight>().is_some()
+    }
+
+    fn dispatches(&self) -> u64 {
+        self.team().pool.dispatches()
     }
 
     fn embed(&self, op: &Embed, run: &mut Run<'_>) {

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::{KernelError, Param, Recording, Rows, State, StateLayout, Tensor, Weight, WeightData};
+use crate::{
+    Ceilings, KernelError, Param, PassProfile, Recording, Rows, State, StateLayout, Tensor, Weight, WeightData,
+};
 
 /// A place where passes run.
 ///
@@ -37,6 +39,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`KernelError::Foreign`] if the recording holds weights of another device.
     fn prepare(&self, recording: Recording) -> Result<Box<dyn Pass>, KernelError>;
+
+    /// Measures what the hardware can do at most, which takes less than a second; `None` from a device that does not try
+    /// to reach it.
+    fn ceilings(&self) -> Option<Ceilings> {
+        None
+    }
 }
 
 /// What changes from run to run of one pass.
@@ -57,6 +65,17 @@ pub trait Pass: Send {
     /// # Errors
     /// Rows, tokens or states that do not fit the pass; nothing is changed then.
     fn run(&mut self, inputs: &PassInputs<'_>, states: &[&dyn State]) -> Result<(), KernelError>;
+
+    /// Does what [`run`](Self::run) does, bit for bit, and adds to `profile` what each op took.
+    ///
+    /// # Errors
+    /// As `run`.
+    fn profile(
+        &mut self,
+        inputs: &PassInputs<'_>,
+        states: &[&dyn State],
+        profile: &mut PassProfile,
+    ) -> Result<(), KernelError>;
 
     /// Appends the rows `path` of the last run (row indices of the pass, root first) to the state of their sequence.
     ///

@@ -24,6 +24,7 @@
 //! ```
 
 mod blocks;
+mod ceilings;
 mod cpu;
 mod device;
 mod dtype;
@@ -32,6 +33,7 @@ mod format;
 mod host;
 pub mod ops;
 mod plan;
+mod profile;
 pub mod quantize;
 mod recording;
 mod reference;
@@ -39,17 +41,21 @@ mod rows;
 mod state;
 mod tensor;
 mod weight;
+mod work;
 
 pub use blocks::{GROUP, Group, WeightRow, row_bytes};
+pub use ceilings::{Ceilings, Rate};
 pub use cpu::{CpuDevice, CpuOptions, InstructionSet};
 pub use device::{Device, Pass, PassInputs};
 pub use dtype::DType;
 pub use error::KernelError;
 pub use format::{FloatFormat, WeightFormat};
 pub use ops::Op;
+pub use profile::{PartProfile, PassPart, PassProfile};
 pub use recording::{Capacity, Commit, DeltaHeads, HeadRows, Ops, Recording, RotatedHeads};
 pub use reference::ReferenceDevice;
 pub use rows::{DeltaStart, DeltaVisit, Parents, Rows, SequenceRows};
 pub use state::{DeltaLayout, DeltaValues, KvLayout, KvValues, State, StateLayout, StateValues};
 pub use tensor::{Extent, Tensor};
 pub use weight::{Activations, Param, Weight, WeightData};
+pub use work::PassWork;

@@ -88,13 +88,16 @@ pub struct Weight {
     pub columns: usize,
     /// The format it was loaded from.
     pub format: WeightFormat,
+    /// Bytes that it took in its file, scales and biases included.
+    pub stored_bytes: u64,
     storage: Arc<dyn Any + Send + Sync>,
 }
 
 impl Weight {
     /// Wraps what a device keeps for a weight of the shape and format of `data`.
     pub(crate) fn new(data: &WeightData, storage: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { rows: data.rows, columns: data.columns, format: data.format, storage }
+        let stored_bytes = (data.data.len() + data.scales.len() + data.biases.len()) as u64;
+        Self { rows: data.rows, columns: data.columns, format: data.format, stored_bytes, storage }
     }
 
     /// What the device kept, if it is of type `T`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pleach_checkpoint::{ModelConfig, TensorMap};
-use pleach_kernels::{Device, KernelError, Ops, StateLayout, Tensor, Weight};
+use pleach_kernels::{Capacity, Device, KernelError, Ops, PassWork, StateLayout, Tensor, Weight};
 
 use crate::block::{Block, Residual};
 use crate::linear::{Linear, RmsNorm};
@@ -119,6 +119,16 @@ impl Model {
             .map(|layer| 4 * (layer.state_elements() + (layer.conv_kernel_dim - 1) * layer.conv_channels()));
         let token = self.layout.attention.iter().map(|layer| 2 * layer.width() * layer.dtype.size_bytes());
         MemoryPlan { weights_bytes: self.weight_bytes, state_bytes: delta.sum(), token_bytes: token.sum() }
+    }
+
+    /// What a pass reads and multiplies at least.
+    ///
+    /// # Errors
+    /// Those of recording a pass.
+    pub fn pass_work(&self) -> Result<PassWork, ModelError> {
+        let mut ops = Ops::new(Capacity { rows: 1, outputs: 1 });
+        self.record(&mut ops, &[])?;
+        Ok(ops.finish().work())
     }
 
     /// Records the pass from token ids to logits.

@@ -95,9 +95,9 @@ impl MtpRunner {
         let head = self.model.mtp.as_ref().ok_or(ModelError::NoMtpHead)?;
         let model = &self.model;
         let states: Vec<&dyn State> = sequences.iter().map(|sequence| sequence.0.state()).collect();
-        let run = RunOf { rows, outputs, states: &states };
+        let run = RunOf { rows, outputs, states: &states, profile: None };
         let record = |ops: &mut Ops| head.record(ops, &model.embed_tokens, &model.lm_head);
-        self.passes.run(&*model.device, &run, record, |tensors| vec![(tensors.target_hidden, hidden)])
+        self.passes.run(&*model.device, run, record, |tensors| vec![(tensors.target_hidden, hidden)])
     }
 
     /// Logits of the last pass: `[outputs, vocab_size]`.

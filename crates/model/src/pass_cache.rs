@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use pleach_kernels::{Capacity, Device, KernelError, Ops, Pass, PassInputs, Rows, State, Tensor};
+use pleach_kernels::{Capacity, Device, KernelError, Ops, Pass, PassInputs, PassProfile, Rows, State, Tensor};
 
 use crate::ModelError;
 
@@ -27,7 +27,7 @@ impl<T> PassCache<T> {
     pub(crate) fn run<'a>(
         &mut self,
         device: &dyn Device,
-        run: &RunOf<'a>,
+        run: RunOf<'a>,
         record: impl FnOnce(&mut Ops) -> Result<T, KernelError>,
         inputs: impl FnOnce(&T) -> Vec<(Tensor, &'a [f32])>,
     ) -> Result<(), ModelError> {
@@ -42,7 +42,11 @@ impl<T> PassCache<T> {
             }
         };
         let inputs = inputs(outputs);
-        pass.run(&PassInputs { rows: run.rows, outputs: run.outputs, inputs: &inputs }, run.states)?;
+        let inputs = PassInputs { rows: run.rows, outputs: run.outputs, inputs: &inputs };
+        match run.profile {
+            Some(profile) => pass.profile(&inputs, run.states, profile)?,
+            None => pass.run(&inputs, run.states)?,
+        }
         self.last = Some(capacity);
         Ok(())
     }
@@ -71,6 +75,8 @@ pub(crate) struct RunOf<'a> {
     pub(crate) rows: &'a Rows,
     pub(crate) outputs: &'a [usize],
     pub(crate) states: &'a [&'a dyn State],
+    /// Where to add what each op takes.
+    pub(crate) profile: Option<&'a mut PassProfile>,
 }
 
 /// The capacity that serves a run: powers of two.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pleach_kernels::{Rows, State, Tensor};
+use pleach_kernels::{PassProfile, Rows, State, Tensor};
 
 use crate::model::Outputs;
 use crate::pass_cache::{PassCache, RunOf};
@@ -75,10 +75,34 @@ impl Runner {
     /// # Errors
     /// Rows, tokens or sequences that do not fit the model; nothing is changed then.
     pub fn forward(&mut self, rows: &Rows, outputs: &[usize], sequences: &[&Sequence]) -> Result<(), ModelError> {
+        self.run(rows, outputs, sequences, None)
+    }
+
+    /// Does what [`forward`](Self::forward) does, and adds to `profile` what each op took.
+    ///
+    /// # Errors
+    /// As `forward`.
+    pub fn forward_profiled(
+        &mut self,
+        rows: &Rows,
+        outputs: &[usize],
+        sequences: &[&Sequence],
+        profile: &mut PassProfile,
+    ) -> Result<(), ModelError> {
+        self.run(rows, outputs, sequences, Some(profile))
+    }
+
+    fn run(
+        &mut self,
+        rows: &Rows,
+        outputs: &[usize],
+        sequences: &[&Sequence],
+        profile: Option<&mut PassProfile>,
+    ) -> Result<(), ModelError> {
         let states: Vec<&dyn State> = sequences.iter().map(|sequence| sequence.state()).collect();
-        let run = RunOf { rows, outputs, states: &states };
+        let run = RunOf { rows, outputs, states: &states, profile };
         let (model, taps) = (&self.model, &self.taps);
-        self.passes.run(&*model.device, &run, |ops| model.record(ops, taps), |_| Vec::new())
+        self.passes.run(&*model.device, run, |ops| model.record(ops, taps), |_| Vec::new())
     }
 
     /// Logits of the last pass: `[outputs, vocab_size]`. They stay until the next pass, whatever is committed.

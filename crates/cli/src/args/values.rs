@@ -2,8 +2,10 @@
 
 use std::num::NonZeroUsize;
 
-use pleach_engine::{MAX_LOGPROBS, MAX_THREADS};
+use pleach_engine::{MAX_LOGPROBS, MAX_PASS_ROWS, MAX_THREADS};
 use serde_json::Value;
+
+const MOST_TEST_TOKENS: u64 = 1 << 24;
 
 /// What a flag may be, to be read after "must be".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +15,23 @@ pub(crate) struct Allowed(pub(crate) String);
 pub(super) fn threads(text: &str) -> Result<NonZeroUsize, Allowed> {
     let threads = whole(text, 1, MAX_THREADS as u64)? as usize;
     Ok(NonZeroUsize::new(threads).expect("the range starts at 1"))
+}
+
+/// Tokens of a test. A longer one would run for days.
+pub(super) fn test_tokens(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 1, MOST_TEST_TOKENS)? as usize)
+}
+
+pub(super) fn depth(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 0, MOST_TEST_TOKENS)? as usize)
+}
+
+pub(super) fn rows(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 1, MAX_PASS_ROWS as u64)? as usize)
+}
+
+pub(super) fn repetitions(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 1, 1000)? as usize)
 }
 
 pub(super) fn count(text: &str) -> Result<usize, Allowed> {

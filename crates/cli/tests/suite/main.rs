@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an error should stop there")]
 
 mod answers;
+mod bench;
 mod output;
 mod refusals;
 #[cfg(unix)]

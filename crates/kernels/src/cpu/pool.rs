@@ -74,6 +74,8 @@ pub(super) struct Chunk {
 pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Jobs that were shared so far.
+    dispatches: u64,
 }
 
 /// A job is open while workers may join it.
@@ -136,7 +138,7 @@ impl Pool {
             panic: Mutex::new(None),
         });
         // Dropping the pool stops those already started.
-        let mut pool = Self { shared, threads: Vec::new() };
+        let mut pool = Self { shared, threads: Vec::new(), dispatches: 0 };
         for worker in 1..threads.get() {
             let shared = Arc::clone(&pool.shared);
             pool.threads.push(spawn(move || shared.serve(worker))?);
@@ -149,6 +151,11 @@ impl Pool {
         self.threads.len() + 1
     }
 
+    /// Jobs that were shared with other threads so far.
+    pub(super) fn dispatches(&self) -> u64 {
+        self.dispatches
+    }
+
     /// Runs `work` once for each chunk index below `num_chunks`, on all threads, and returns when all are done.
     ///
     /// # Panics
@@ -157,6 +164,7 @@ impl Pool {
         if num_chunks <= 1 || self.threads.is_empty() {
             return (0..num_chunks).for_each(|index| work(Chunk { index, worker: 0 }));
         }
+        self.dispatches += 1;
         let shared = &*self.shared;
         shared.open(work, num_chunks);
         shared.work(0, work, num_chunks);

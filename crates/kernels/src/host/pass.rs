@@ -1,6 +1,7 @@
 //! The loop over a recording's ops, shared by the devices in main memory.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::state::HostState;
 use super::weight::is_host_param;
@@ -10,7 +11,11 @@ use crate::ops::{
     GatherOutputs, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
 };
 use crate::plan::Plan;
-use crate::{Commit, DType, Extent, KernelError, Op, Pass, PassInputs, Recording, Rows, State, Tensor, Weight};
+use crate::profile::PassPart;
+use crate::work::OpWork;
+use crate::{
+    Commit, DType, Extent, KernelError, Op, Pass, PassInputs, PassProfile, Recording, Rows, State, Tensor, Weight,
+};
 
 /// One function per op; what tells one host device from another.
 ///
@@ -19,6 +24,10 @@ pub(crate) trait HostKernels: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// Whether this device loaded `weight`.
     fn owns(&self, weight: &Weight) -> bool;
+    /// Times that work was handed to other threads so far.
+    fn dispatches(&self) -> u64 {
+        0
+    }
 
     fn embed(&self, op: &Embed, run: &mut Run<'_>);
     fn rms_norm(&self, op: &RmsNorm, run: &mut Run<'_>);
@@ -52,6 +61,8 @@ pub(crate) struct HostPass<K> {
     buffers: Vec<Buffer>,
     rows: Rows,
     outputs: Vec<usize>,
+    /// Part of each op; empty until it is asked for.
+    parts: Vec<PassPart>,
 }
 
 impl<K: HostKernels> HostPass<K> {
@@ -65,7 +76,7 @@ impl<K: HostKernels> HostPass<K> {
         }
         let plan = Plan::new(&recording);
         let buffers = plan.buffer_bytes.iter().map(|&bytes| Buffer::new(bytes)).collect();
-        Ok(Self { kernels, recording, plan, buffers, rows: Rows::default(), outputs: Vec::new() })
+        Ok(Self { kernels, recording, plan, buffers, rows: Rows::default(), outputs: Vec::new(), parts: Vec::new() })
     }
 
     fn check_run(&self, inputs: &PassInputs<'_>, states: &[&dyn State]) -> Result<(), KernelError> {
@@ -128,8 +139,14 @@ impl<K: HostKernels> HostPass<K> {
     }
 }
 
-impl<K: HostKernels> Pass for HostPass<K> {
-    fn run(&mut self, inputs: &PassInputs<'_>, states: &[&dyn State]) -> Result<(), KernelError> {
+impl<K: HostKernels> HostPass<K> {
+    /// Checks and takes over the inputs, then hands each op to `execute` with its place in the recording.
+    fn run_ops(
+        &mut self,
+        inputs: &PassInputs<'_>,
+        states: &[&dyn State],
+        mut execute: impl FnMut(usize, &Op, &mut Run<'_>),
+    ) -> Result<(), KernelError> {
         self.check_run(inputs, states)?;
         self.rows.clone_from(inputs.rows);
         self.outputs.clear();
@@ -140,10 +157,37 @@ impl<K: HostKernels> Pass for HostPass<K> {
             let values = input_values(inputs, tensor)?;
             run.write(tensor, |_, out| out.copy_from_slice(values));
         }
-        for op in &self.recording.ops {
-            execute(&*self.kernels, op, &mut run);
+        for (place, op) in self.recording.ops.iter().enumerate() {
+            execute(place, op, &mut run);
         }
         Ok(())
+    }
+}
+
+impl<K: HostKernels> Pass for HostPass<K> {
+    fn run(&mut self, inputs: &PassInputs<'_>, states: &[&dyn State]) -> Result<(), KernelError> {
+        let kernels = Arc::clone(&self.kernels);
+        self.run_ops(inputs, states, |_, op, run| execute(&*kernels, op, run))
+    }
+
+    fn profile(
+        &mut self,
+        inputs: &PassInputs<'_>,
+        states: &[&dyn State],
+        profile: &mut PassProfile,
+    ) -> Result<(), KernelError> {
+        if self.parts.is_empty() {
+            self.parts = PassPart::of_all(&self.recording);
+        }
+        let (kernels, parts) = (Arc::clone(&self.kernels), std::mem::take(&mut self.parts));
+        let result = self.run_ops(inputs, states, |place, op, run| {
+            let (before, started) = (kernels.dispatches(), Instant::now());
+            execute(&*kernels, op, run);
+            let (time, dispatches) = (started.elapsed(), kernels.dispatches() - before);
+            profile.add_op(parts[place], time, dispatches, OpWork::of(op, run.rows(), run.outputs().len()));
+        });
+        self.parts = parts;
+        result.map(|()| profile.add_pass())
     }
 
     fn commit(&mut self, path: &[usize], state: &mut dyn State) -> Result<(), KernelError> {
