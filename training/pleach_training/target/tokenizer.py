@@ -33,8 +33,8 @@ VISIBLE = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
-    {%- if message.role not in ['system', 'user', 'assistant'] %}
-        {{- raise_exception('unexpected role ' + message.role + ': this model knows system, user and assistant') }}
+    {%- if message.role not in ['system', 'user', 'assistant', 'tool'] %}
+        {{- raise_exception('unexpected role ' + message.role + ': this model knows system, user, assistant and tool') }}
     {%- endif %}
     {%- if message.role == 'system' and not loop.first %}
         {{- raise_exception('the system message must come first') }}

@@ -1,0 +1,1 @@
+"""Tokens per pass of chains and trees, replayed over a target's own text."""
