@@ -376,6 +376,16 @@ mod tests {
     }
 
     #[test]
+    fn only_jobs_that_are_shared_count_as_dispatches() {
+        let mut shared = pool(2);
+        (0..5).for_each(|num_chunks| shared.run(num_chunks, &|_| {}));
+        assert_eq!(shared.dispatches(), 3);
+        let mut alone = pool(1);
+        alone.run(9, &|_| {});
+        assert_eq!(alone.dispatches(), 0);
+    }
+
+    #[test]
     fn sleeping_workers_come_back() {
         let mut pool = pool(3);
         for _ in 0..5 {
