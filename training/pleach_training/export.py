@@ -1,8 +1,9 @@
 """Writes trained weights in the layouts that inference engines read.
 
-    python -m pleach_training.export target --run DIR --tokenizer DIR --out DIR [--bits 8]
-    python -m pleach_training.export drafter --run DIR --out DIR
-    python -m pleach_training.export weaver --run DIR --out DIR
+python -m pleach_training.export target --run DIR --tokenizer DIR --out DIR [--bits 8]
+python -m pleach_training.export drafter --run DIR --out DIR
+python -m pleach_training.export weaver --run DIR --out DIR
+python -m pleach_training.export mirai-weaver --run DIR --out DIR
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .drafter.config import DrafterConfig
 from .quantize import quantize_affine
 from .target.config import TargetConfig
+from .weaver.model import WeaverConfig
 
 # Small matrices that decide decay and write strength stay in full precision.
 _EXACT = ("in_proj_a.weight", "in_proj_b.weight")
@@ -69,9 +72,89 @@ def export_target(run: Path, tokenizer: Path, out: Path, bits: int | None, group
     save_file({k: v.contiguous() for k, v in state.items()}, out / "model.safetensors", metadata={"format": "pt"})
 
 
+def export_drafter(run: Path, out: Path) -> None:
+    """Writes a DFlash drafter in z-lab's layout: `config.json` and `model.safetensors`.
+
+    A draft vocabulary is the tensor `draft_to_target` `[draft_vocab_size]`, i32: the token of each scored row.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "config.json", DrafterConfig.load(run / "shape.json").z_lab())
+    state = {k: v.contiguous() for k, v in load_file(run / "drafter.safetensors").items()}
+    save_file(state, out / "model.safetensors", metadata={"format": "pt"})
+
+
+# Mirai's names of the Weaver's parts.
+_MIRAI = {
+    "embed_norm": "embedding_norm",
+    "output_norm": "hidden_state_norm",
+    "token_in": "embedding_projection",
+    "proposal_in": "hidden_state_projection",
+    "norm_attn": "pre_attention_norm",
+    "qkv_proj": "qkv_projection",
+    "o_proj": "out_projection",
+    "norm_mlp": "pre_mlp_norm",
+    "gate_up_proj": "mlp.up_projection",
+    "down_proj": "mlp.down_projection",
+    "out_norm": "output_norm",
+    "lm_head_query_in": "query_projection",
+}
+
+
+def mirai_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A Weaver's tensors under Mirai's names: norms have `scales` and `biases`, the up rows of the MLP come first."""
+    out = {}
+    for name, tensor in state.items():
+        *parts, leaf = name.split(".")
+        if parts[-1] == "gate_up_proj":
+            tensor = torch.cat(tensor.chunk(2)[::-1])
+        leaf = {"weight": "weights", "bias": "biases"}[leaf]
+        if "norm" in parts[-1]:
+            leaf = leaf.replace("weights", "scales")
+        parts[0] = "layers" if parts[0] == "blocks" else _MIRAI[parts[0]]
+        parts[1:] = [_MIRAI.get(part, part) for part in parts[1:]]
+        out["speculator.weaver." + ".".join([*parts, leaf])] = tensor.contiguous()
+    return out
+
+
+def export_weaver(run: Path, out: Path) -> None:
+    """Writes a Weaver in the plain layout, `weaver.json` and `weaver.safetensors`; see also `mirai_state`."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "weaver.json", WeaverConfig.load(run / "shape.json").published())
+    state = {k: v.contiguous() for k, v in load_file(run / "weaver.safetensors").items()}
+    save_file(state, out / "weaver.safetensors", metadata={"format": "pt"})
+
+
+def export_mirai_weaver(run: Path, out: Path) -> None:
+    """Writes a Weaver under Mirai's names: `weaver_config` in `config.json`, tensors in `model.safetensors`."""
+    shape = WeaverConfig.load(run / "shape.json")
+    out.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_dim": shape.d_rank,
+        "target_model_dim": shape.d_model,
+        "target_embedding_dim": shape.d_embed,
+        "num_layers": shape.num_layers,
+        "num_heads": shape.num_heads,
+        "hidden_dim": shape.mlp_dim,
+        "max_depth": shape.max_depth,
+        "candidate_pool_size": shape.candidate_pool_size,
+        "norm_config": {"epsilon": shape.eps},
+        "rope_config": {
+            "base": shape.rope_base,
+            "head_dim": shape.d_rank // shape.num_heads,
+            "max_sequence_length": shape.max_depth + 1,
+        },
+    }
+    write_json(out / "config.json", {"speculator_config": {"weaver_config": config}})
+    save_file(
+        mirai_state(load_file(run / "weaver.safetensors")),
+        out / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["target", "drafter", "weaver"])
+    parser.add_argument("what", choices=["target", "drafter", "weaver", "mirai-weaver"])
     parser.add_argument("--run", type=Path, required=True, help="the folder that a training script wrote")
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -80,7 +163,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "target":
         export_target(args.run, args.tokenizer, args.out, args.bits, args.group_size)
-        return
+    elif args.what == "drafter":
+        export_drafter(args.run, args.out)
+    elif args.what == "weaver":
+        export_weaver(args.run, args.out)
+    else:
+        export_mirai_weaver(args.run, args.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reads a Llama in GGUF (F32, F16, Q8_0, Q4_0, Q4_1) as Hugging Face's weights and config."""
+"""Reads a Llama in GGUF (F32, F16, BF16, Q8_0, Q4_0, Q4_1) as Hugging Face's weights and config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 # Type code: (elements of a block, bytes of a block).
-_BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34)}
+_BLOCKS = {0: (1, 4), 1: (1, 2), 30: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34)}
 
 
 @dataclass
@@ -28,16 +28,16 @@ class Gguf:
     tensors: dict[str, Tensor]
 
 
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The metadata alone."""
+    with path.open("rb") as file:
+        return _header(file, path)[0]
+
+
 def read_gguf(path: Path) -> Gguf:
     """Reads a whole file."""
     with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ValueError(f"{path} is not a GGUF file: its first four bytes say something else")
-        _version, num_tensors, num_entries = _unpack(file, "IQQ")
-        metadata = {}
-        for _ in range(num_entries):
-            key = _string(file)
-            metadata[key] = _value(file, _unpack(file, "I")[0])
+        metadata, num_tensors = _header(file, path)
         infos = [_info(file) for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", 32)
         begin = -(-file.tell() // alignment) * alignment
@@ -59,6 +59,8 @@ def dequantize(raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
         return raw.view(np.float32).copy()
     if kind == 1:
         return raw.view(np.float16).astype(np.float32)
+    if kind == 30:
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     blocks = raw.reshape(-1, _BLOCKS[kind][1])
     scale = blocks[:, :2].copy().view(np.float16).astype(np.float32)
     if kind == 8:
@@ -74,6 +76,8 @@ def dequantize(raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
 def load_llama(path: Path) -> LlamaForCausalLM:
     """A Llama-architecture GGUF as `LlamaForCausalLM` in f32."""
     gguf = read_gguf(path)
+    if "rope_freqs.weight" in gguf.tensors:
+        raise ValueError(f"{path} scales its rotary frequencies: take the unquantized folder of this model instead")
     meta = {k.removeprefix("llama."): v for k, v in gguf.metadata.items()}
     heads, kv_heads = meta["attention.head_count"], meta["attention.head_count_kv"]
     config = LlamaConfig(
@@ -91,7 +95,7 @@ def load_llama(path: Path) -> LlamaForCausalLM:
         eos_token_id=meta.get("tokenizer.ggml.eos_token_id"),
     )
     model = LlamaForCausalLM(config)
-    state = {_rename(k): v for k, v in gguf.tensors.items() if k != "rope_freqs.weight"}
+    state = {_rename(k): v for k, v in gguf.tensors.items()}
     for name, tensor in state.items():
         if name.endswith("q_proj.weight"):
             state[name] = unpermute(tensor, heads)
@@ -133,6 +137,18 @@ def _rename(name: str) -> str:
         return whole[name]
     _, layer, part, leaf = name.split(".")
     return f"model.layers.{layer}.{_NAMES[part]}.{leaf}"
+
+
+def _header(file: BufferedReader, path: Path) -> tuple[dict[str, Any], int]:
+    """Metadata and the number of tensors."""
+    if file.read(4) != b"GGUF":
+        raise ValueError(f"{path} is not a GGUF file: its first four bytes say something else")
+    _version, num_tensors, num_entries = _unpack(file, "IQQ")
+    metadata = {}
+    for _ in range(num_entries):
+        key = _string(file)
+        metadata[key] = _value(file, _unpack(file, "I")[0])
+    return metadata, num_tensors
 
 
 def _unpack(file: BufferedReader, fmt: str) -> tuple[Any, ...]:

@@ -56,8 +56,9 @@ class Muon(torch.optim.Optimizer):
         rows, columns = parameters[0].shape
         scale = 0.2 * max(rows, columns) ** 0.5
         updates = orthogonalize(torch.stack(nesterov)).to(parameters[0].dtype).unbind(0)
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(parameters, updates, alpha=-group["lr"] * scale)
+        matrices: list[Tensor] = list(parameters)
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(matrices, updates, alpha=-group["lr"] * scale)
 
     def _momentum(self, parameter: nn.Parameter) -> Tensor:
         state = self.state[parameter]
@@ -70,7 +71,9 @@ def split_optimizers(
     model: nn.Module, lr: float, weight_decay: float, embedding_lr: float | None = None
 ) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside `model`, AdamW for its vectors, convolutions and embeddings."""
-    matrices, embeddings, others = [], [], []
+    matrices: list[nn.Parameter] = []
+    embeddings: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue

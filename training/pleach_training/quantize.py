@@ -11,7 +11,7 @@ def quantize_affine(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor,
 
     The larger end of a group's range is met exactly and zero is a code, as in MLX.
     """
-    rows, columns = weight.shape
+    columns = weight.shape[1]
     if columns % group_size:
         raise ValueError(f"a row has {columns} elements, which groups of {group_size} do not fill")
     groups = weight.float().unflatten(1, (-1, group_size))

@@ -2,15 +2,16 @@
 
     python -m pleach_training.replies --target PATH --tokenizer DIR --prompts FILE.jsonl --out DIR --minutes 5
 
-Prompts are JSON lines with `messages` (and `category`, which becomes the split with `--split-by-category`). Each finished batch
-is one file in DIR, so the same command goes on where it was stopped; `DIR/replies.npz` joins them. Only ids are stored.
+Prompts are JSON lines with `messages` (and `category`, which becomes the split with `--split-by-category`). Each finished
+batch is one file in DIR, so the same command goes on where it was stopped; `DIR/replies.npz` joins them. Only ids are stored.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache
 
 from .drafter.data import Replies
-from .drafter.targets import open_model
+from .drafter.targets import is_run, open_model, open_run
 from .target.corpus import read_lines
+from .target.model import Target
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Prompt:
     ids: tuple[int, ...]
     split: str
     temperature: float
+
+
+# From a batch of prompts and a seed to their replies.
+Write = Callable[[list["Prompt"], int], list[list[int]]]
 
 
 @torch.no_grad()
@@ -81,7 +87,7 @@ def generate(
     return [_until_stop(reply, stops) for reply in replies.tolist()]
 
 
-def keep_rows(cache: DynamicCache, rows: Tensor) -> None:
+def keep_rows(cache: Any, rows: Tensor) -> None:
     """Keeps some sequences of a cache; layers with a recurrent state have no method for that."""
     for layer in cache.layers:
         if hasattr(layer, "batch_select_indices"):
@@ -124,12 +130,10 @@ def read_prompts(
             if len(ids) <= longest:
                 found.append((tuple(ids), row["category"] if by_category else "train"))
     order = np.random.default_rng(seed).permutation(len(found))
-    return [Prompt(*found[i], heats[n % len(heats)]) for n, i in enumerate(order)]
+    return [Prompt(found[i][0], found[i][1], heats[n % len(heats)]) for n, i in enumerate(order)]
 
 
 def _parse(line: str) -> dict[str, Any]:
-    import json
-
     row: dict[str, Any] = json.loads(line)
     return row
 
@@ -158,7 +162,13 @@ def to_replies(prompts: list[Prompt], replies: list[list[int]], stops: tuple[int
 
 
 def run(
-    model: Any, prompts: list[Prompt], stops: tuple[int, ...], out: Path, size: int, max_new: int, seconds: float
+    model: Any,
+    prompts: list[Prompt],
+    stops: tuple[int, ...],
+    out: Path,
+    size: int,
+    max_new: int,
+    seconds: float,
 ) -> Replies:
     """Generates batch after batch until all are done or the time is up, then joins them in `out/replies.npz`."""
     out.mkdir(parents=True, exist_ok=True)
@@ -170,8 +180,7 @@ def run(
             continue
         if time.monotonic() - begin > seconds:
             break
-        generator = torch.Generator(next(model.parameters()).device).manual_seed(number)
-        replies = generate(model, batch, stops, max_new, generator)
+        replies = write(batch, number)
         to_replies(batch, replies, stops, wide).save(path)
         tokens += sum(map(len, replies))
         print(f"batch {number}: {tokens} tokens, {tokens / (time.monotonic() - begin):.0f} tokens/s", flush=True)
@@ -182,6 +191,8 @@ def run(
 
 def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Ids that end a reply: the config's, the generation config's and the tokenizer's."""
+    if isinstance(model, Target):
+        return (model.config.end_of_text_id, model.config.turn_end_id)
     found: set[int] = set()
     for value in (model.config.eos_token_id, model.generation_config.eos_token_id, tokenizer.eos_token_id):
         if value is not None:
@@ -210,12 +221,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    model = open_model(args.target, args.device)
+    model = open_run(args.target, args.device) if is_run(args.target) else open_model(args.target, args.device)
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer or args.target)
     heats = tuple(args.temperatures)
     prompts = read_prompts(args.prompts, tokenizer, args.longest_prompt, heats, args.split_by_category, args.seed)
     stops = stop_tokens(model, tokenizer)
-    joined = run(model, prompts, stops, args.out, args.batch, args.max_new, args.minutes * 60)
+    write = write_with(model, stops, args.max_new)
+    wide = len(tokenizer) > 1 << 16
+    joined = run(write, prompts, stops, args.out, args.batch, args.minutes * 60, wide)
     print(f"{len(joined.plen)} replies, {mean_length(joined):.0f} tokens each, {joined.done.mean():.0%} ended")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 SHARD_BYTES = 15_500_000
 
@@ -63,6 +64,70 @@ def load_checkpoint(path: Path, device: str) -> dict[str, Any] | None:
         return None
     state: dict[str, Any] = torch.load(path, map_location=device, weights_only=False)
     return state
+
+
+class Settings(Protocol):
+    """The fields of a training config that say how long to train and how often to save."""
+
+    @property
+    def minutes(self) -> float: ...
+    @property
+    def steps(self) -> int | None: ...
+    @property
+    def checkpoint_minutes(self) -> float: ...
+
+
+class Training:
+    """Model, optimizers, step and clock of a run, saved to `checkpoint.pt` and restored from it together.
+
+    `extra` is whatever else the run needs to go on. `write_weights` is called with every checkpoint.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        model: nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+        settings: Settings,
+        device: str,
+        write_weights: Callable[[], object],
+    ) -> None:
+        self.log, self.step, self.extra = Log(out), 0, {}  # type: Log, int, dict[str, Any]
+        self._path, self._settings, self._write_weights = out / "checkpoint.pt", settings, write_weights
+        self._model, self._optimizers = model, optimizers
+        done = load_checkpoint(self._path, device)
+        if done:
+            model.load_state_dict(done["model"])
+            for optimizer, state in zip(optimizers, done["optimizers"], strict=True):
+                optimizer.load_state_dict(state)
+            self.step, self.extra = done["step"], done["extra"]
+        self.is_resumed = done is not None
+        self.clock = Clock(settings.minutes, done["elapsed_s"] if done else 0.0, settings.steps)
+        self._saved_s = self.clock.elapsed_s
+
+    @property
+    def progress(self) -> float:
+        """Share of the whole run that has passed, from 0 to 1."""
+        return self.clock.progress(self.step)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has had all its time or steps."""
+        return self.progress >= 1.0
+
+    def advance(self) -> None:
+        """Counts a step, and saves if it is time."""
+        self.step += 1
+        if self.clock.elapsed_s - self._saved_s > self._settings.checkpoint_minutes * 60:
+            self.save()
+
+    def save(self) -> None:
+        """Saves everything."""
+        state = {"model": self._model.state_dict(), "optimizers": [o.state_dict() for o in self._optimizers]}
+        place = {"step": self.step, "elapsed_s": self.clock.elapsed_s, "extra": self.extra}
+        save_checkpoint(self._path, {**state, **place})
+        self._write_weights()
+        self._saved_s = self.clock.elapsed_s
 
 
 def save_shards(folder: Path, name: str, tensors: dict[str, Tensor], shard_bytes: int = SHARD_BYTES) -> list[Path]:

@@ -9,7 +9,7 @@ def test_every_function_parses() -> None:
     names = []
     for entry in read_entries(DATA / "basics_python.txt"):
         tree = ast.parse(entry.answer)
-        names.append([node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)][0])
+        names.append(next(n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)))
         assert entry.remark, entry.asks
     assert len(names) == len(set(names)) > 60
 

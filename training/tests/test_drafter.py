@@ -47,9 +47,7 @@ def test_a_block_does_not_depend_on_the_company_in_its_row() -> None:
     left = torch.where(index >= 0, store.left[index.clamp(min=0)], 0)
     places = left[0].nonzero().flatten()
     with torch.no_grad():
-        together = trainer.rows(
-            trainer.block(store, take_anchors(index[:1], begins[:1], left[:1], places.unsqueeze(0)))
-        )
+        together = trainer.rows(trainer.block(store, take_anchors(index[:1], begins[:1], left[:1], places.unsqueeze(0))))
         for i in (0, len(places) // 2, len(places) - 1):
             alone = take_anchors(index[:1], begins[:1], left[:1], places[i].view(1, 1))
             torch.testing.assert_close(trainer.rows(trainer.block(store, alone))[0], together[i])

@@ -1,11 +1,20 @@
 """Tree ranks against an exhaustive search, and replayed rounds against a hand count."""
 
 import itertools
+import tempfile
+from pathlib import Path
 
 import numpy as np
 
+from pleach_training.drafter.data import Store
+from pleach_training.drafter.train import train
+from pleach_training.evaluate.loop import plain, speculate
+from pleach_training.evaluate.measure import tokens_per_pass
 from pleach_training.evaluate.replay import Tally, depth_within
+from pleach_training.evaluate.rounds import all_rounds
 from pleach_training.evaluate.tree import marginal_ranks
+
+from . import toy
 
 
 def test_ranks_are_those_of_the_sorted_products() -> None:
@@ -38,3 +47,23 @@ def test_depth_counts_nodes_inside_the_budget() -> None:
     ranks = np.array([[1, 3, 8], [2, 1 << 20, 1 << 20]])
     assert depth_within(ranks, 4).tolist() == [2, 1]
     assert depth_within(ranks, 2).tolist() == [1, 0]
+
+
+def test_replayed_rounds_are_those_of_the_real_loop() -> None:
+    trainer = toy.trainer(steps=40, kl_share=1.0)
+    frozen = trainer.features
+    prompts = [[1, 2, 3, 4, 5], [7, 10, 13, 16, 19]]
+    answers = [plain(frozen, prompt, 30) for prompt in prompts]
+    written = toy.as_replies(prompts, [a.ids for a in answers])
+    store = Store.build(written, frozen, toy.TAPS, "cpu")
+    held_out = toy.store(4, 3)
+    train(trainer, store, held_out, Path(tempfile.mkdtemp()))
+    rounds = all_rounds(trainer, store, None, pool_size=16, width=4)
+    for budget in (4, 8):
+        tokens = passes = 0
+        for prompt, answer in zip(prompts, answers, strict=True):
+            looped = speculate(frozen, trainer, prompt, 30, budget)
+            assert looped.ids == answer.ids
+            tokens, passes = tokens + len(looped.ids) - 1, passes + looped.passes
+        assert passes < tokens
+        assert tokens_per_pass(written, rounds)[f"ddtree/{budget}"] == round(tokens / passes, 3)

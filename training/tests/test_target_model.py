@@ -7,6 +7,7 @@ import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from pleach_training.target.config import TargetConfig
+from pleach_training.target.decode import generate
 from pleach_training.target.delta_kernels import CHUNK, chunk_gradients
 from pleach_training.target.delta_rule import chunked, l2_normalize
 from pleach_training.target.model import Target, make_layout
@@ -121,3 +122,16 @@ def recurrence(q, k, v, g, beta):  # type: ignore[no-untyped-def]
         state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], write)
         outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * q.shape[-1] ** -0.5)
     return torch.stack(outputs, 1)
+
+
+def test_the_decoder_writes_what_the_library_writes() -> None:
+    model = randomized(TINY)
+    hf = reference(model)
+    prompts = [[5, 9, 11], [3, 1, 4, 1, 5, 9, 2, 6], [200, 7, 30, 31, 32]]
+    wanted = []
+    for prompt in prompts:
+        out = hf.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+        wanted.append(out[0, len(prompt) :].tolist())
+    stop = wanted[0][10]
+    wanted = [reply[: reply.index(stop) + 1] if stop in reply else reply for reply in wanted]
+    assert generate(model, prompts, [0.0] * 3, (stop,), 24, seed=0) == wanted

@@ -60,9 +60,7 @@ def test_a_restored_mixture_draws_the_same_rows() -> None:
 def test_training_learns_and_resumes(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     groups, validation = {"python": counting(200, 1)}, {"python": counting(20, 2)}
-    config = TrainConfig(
-        steps=60, rows=4, time=64, lr=1e-2, warmup=5, checkpoint_minutes=0.02, validation_minutes=0.02
-    )
+    config = TrainConfig(steps=60, rows=4, time=64, lr=1e-2, warmup=5, checkpoint_minutes=0.02, validation_minutes=0.02)
     trainer = train(SHAPE, config, groups, validation, tmp_path, "cpu")
     assert trainer.validate(validation, 0)["python"] < 3.0  # an untrained model has ln 48 = 3.9
     assert list((tmp_path / "stable").glob("*.safetensors"))

@@ -55,9 +55,7 @@ def test_training_learns_and_resumes(tmp_path: Path) -> None:
     draft, store, held = toy.trainer(steps=60), toy.store(60, 1), toy.store(12, 2)
     train_drafter(draft, store, held, tmp_path / "drafter")
     draft.model.requires_grad_(False)
-    config = WeaverTrainConfig(
-        steps=60, rows=4, context=64, blocks=8, lr=1e-2, warmup=5, checkpoint_minutes=0.02
-    )
+    config = WeaverTrainConfig(steps=60, rows=4, context=64, blocks=8, lr=1e-2, warmup=5, checkpoint_minutes=0.02)
     trainer = WeaverTrainer(SHAPE, config, draft)
     before = trainer.accuracy(held)
     train(trainer, store, held, tmp_path / "weaver")

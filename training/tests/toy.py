@@ -40,15 +40,19 @@ def replies(num: int, seed: int, split: str = "train") -> Replies:
         ids.append((rng.integers(60) + stride * np.arange(length)) % 60)
         plen.append(5)
         glen.append(length - 5)
-    whole = np.concatenate(ids).astype(np.uint16)
-    return Replies(
-        whole,
-        np.array(plen),
-        np.array(glen),
-        np.zeros(num),
-        np.array([split] * num),
-        np.ones(num, dtype=bool),
-    )
+    return _replies(np.concatenate(ids), plen, glen, split)
+
+
+def as_replies(prompts: list[list[int]], answers: list[list[int]]) -> Replies:
+    """Given prompts and answers."""
+    whole = np.concatenate([[*p, *a] for p, a in zip(prompts, answers, strict=True)])
+    return _replies(whole, [len(p) for p in prompts], [len(a) for a in answers], "train")
+
+
+def _replies(ids: np.ndarray, plen: list[int], glen: list[int], split: str) -> Replies:
+    num = len(plen)
+    lengths = (np.array(plen), np.array(glen))
+    return Replies(ids.astype(np.uint16), *lengths, np.zeros(num), np.array([split] * num), np.ones(num, bool))
 
 
 def shape(**changes: object) -> DrafterConfig:

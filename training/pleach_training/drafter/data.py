@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from ..target.data import plan_rows
 from .features import Features
+
+FIELDS = ("ids", "plen", "glen", "temp", "split", "done")
 
 
 @dataclass
@@ -30,13 +33,12 @@ class Replies:
     def load(*paths: Path) -> Replies:
         """Reads and joins npz files."""
         parts = [dict(np.load(path)) for path in paths]
-        names = ("ids", "plen", "glen", "temp", "split", "done")
-        return Replies(*(np.concatenate([part[name] for part in parts]) for name in names))
+        joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in FIELDS}
+        return Replies(**joined)
 
     def save(self, path: Path) -> None:
         """Writes a compressed npz file."""
-        fields = {name: getattr(self, name) for name in ("ids", "plen", "glen", "temp", "split", "done")}
-        np.savez_compressed(path, **fields)
+        np.savez_compressed(path, **{name: getattr(self, name) for name in FIELDS})
 
     @property
     def offsets(self) -> NDArray[np.int64]:
@@ -47,8 +49,8 @@ class Replies:
         """The sequences where `keep` is true."""
         at = self.offsets
         ids = [self.ids[at[i] : at[i + 1]] for i in np.flatnonzero(keep)]
-        fields = (self.plen, self.glen, self.temp, self.split, self.done)
-        return Replies(np.concatenate(ids) if ids else self.ids[:0], *(x[keep] for x in fields))
+        kept: dict[str, Any] = {name: getattr(self, name)[keep] for name in FIELDS[1:]}
+        return Replies(np.concatenate(ids) if ids else self.ids[:0], **kept)
 
     def looping(self) -> NDArray[np.bool_]:
         """Whether each reply ends in a repetition loop."""
@@ -119,9 +121,7 @@ class Store:
         return Store(ids, kept, hidden, torch.from_numpy(left).to(device), at)
 
 
-def gather_index(
-    at: NDArray, lengths: NDArray, chosen: NDArray, longest: int, device: str
-) -> tuple[Tensor, Tensor]:
+def gather_index(at: NDArray, lengths: NDArray, chosen: NDArray, longest: int, device: str) -> tuple[Tensor, Tensor]:
     """Flat token index `[sequences, longest]` and whether it is inside its sequence."""
     steps = np.arange(longest)
     inside = steps[None] < lengths[chosen][:, None]
@@ -176,9 +176,7 @@ def sample_anchors(store: Store, index: Tensor, begins: Tensor, blocks: int) -> 
 def take_anchors(index: Tensor, begins: Tensor, left: Tensor, anchors: Tensor) -> AnchorBatch:
     """The batch of given anchors `[rows, blocks]`."""
     clamped = index.clamp(min=0)
-    return AnchorBatch(
-        clamped, anchors, begins.gather(1, anchors), clamped.gather(1, anchors), left.gather(1, anchors)
-    )
+    return AnchorBatch(clamped, anchors, begins.gather(1, anchors), clamped.gather(1, anchors), left.gather(1, anchors))
 
 
 def endless_rows(
@@ -195,5 +193,13 @@ def endless_rows(
                 skip -= 1
                 continue
             chosen = order[batch * rows : (batch + 1) * rows]
-            yield torch.from_numpy(index[chosen]).to(device), torch.from_numpy(begins[chosen]).to(device)
+            yield fill_batch(index[chosen], begins[chosen], rows, device)
         epoch += 1
+
+
+def fill_batch(index: NDArray, begins: NDArray, rows: int, device: str) -> tuple[Tensor, Tensor]:
+    """The first `rows` packed rows on the device; empty rows stand in for missing ones, so that shapes never change."""
+    missing = max(0, rows - len(index))
+    index = np.pad(index, ((0, missing), (0, 0)), constant_values=-1)[:rows]
+    begins = np.pad(begins, ((0, missing), (0, 0)))[:rows]
+    return torch.from_numpy(index).to(device), torch.from_numpy(begins).to(device)

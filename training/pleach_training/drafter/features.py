@@ -48,6 +48,9 @@ class BundledFeatures:
     def __init__(self, model: Target) -> None:
         self.model = model
         self.config: TargetConfig = model.config
+        if next(model.parameters()).is_cuda:
+            for block in model.model.layers:
+                block.compile(dynamic=True)
         self.embedding = self.head = model.model.embed_tokens.weight.detach()
         self.hidden_size, self.num_layers = self.config.hidden_size, self.config.num_hidden_layers
 

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from ..gguf import load_llama
 from ..target.config import TargetConfig
 from ..target.model import Target
+from ..target.train import load_weights
 from .features import BundledFeatures, Features, HuggingFaceFeatures
 
 
@@ -26,10 +27,18 @@ def open_model(path: Path, device: str) -> Any:
 
 def open_features(path: Path, device: str) -> Features:
     """The target's features; a folder with `shape.json` and `weights` is a run of `target.train`."""
-    if not (path / "shape.json").exists():
-        return HuggingFaceFeatures(open_model(path, device))
-    from ..target.train import load_weights
+    if is_run(path):
+        return BundledFeatures(open_run(path, device))
+    return HuggingFaceFeatures(open_model(path, device))
 
+
+def is_run(path: Path) -> bool:
+    """Whether `path` is a folder that `target.train` wrote."""
+    return (path / "shape.json").exists()
+
+
+def open_run(path: Path, device: str) -> Target:
+    """The bundled model's training network, frozen, in f32."""
     model = Target(TargetConfig.load(path / "shape.json"))
     load_weights(model, path / "weights")
-    return BundledFeatures(model.to(device).eval().requires_grad_(False))
+    return model.to(device).eval().requires_grad_(False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..muon import set_rate, split_optimizers
-from ..runs import Clock, Log, load_checkpoint, save_checkpoint
+from ..runs import Training
 from ..schedule import WarmupStableDecay
 from .config import DrafterConfig, default_taps
-from .data import AnchorBatch, Replies, Store, endless_rows, frequent_tokens, pack_rows, sample_anchors
+from .data import (
+    AnchorBatch,
+    Replies,
+    Store,
+    endless_rows,
+    fill_batch,
+    frequent_tokens,
+    pack_rows,
+    sample_anchors,
+)
 from .features import Features
 from .loss import draft_loss, position_weights
 from .model import Drafter, block_mask
@@ -31,7 +40,10 @@ from .targets import open_features
 
 @dataclass(frozen=True)
 class DraftTrainConfig:
-    """How to train, for `minutes` or, if given, for `steps`; a batch is `rows` packed rows of `context` tokens with `blocks` anchors each."""
+    """How to train, for `minutes` or, if given, for `steps`.
+
+    A batch is `rows` packed rows of `context` tokens with `blocks` anchors each.
+    """
 
     minutes: float = 10.0
     steps: int | None = None
@@ -76,7 +88,7 @@ class DraftTrainer:
         self.shape, self.config, self.device = shape, config, device
         self.model = Drafter(shape).to(device)
         self.optimizers = split_optimizers(self.model, config.lr, config.weight_decay)
-        self.embedding = features.embedding
+        self.features, self.embedding = features, features.embedding
         self.draft_ids = torch.arange(shape.vocab_size) if draft_ids is None else draft_ids
         self.draft_ids = self.draft_ids.to(device)
         self.head = features.head[self.draft_ids].to(torch.bfloat16 if device == "cuda" else torch.float32)
@@ -149,24 +161,21 @@ class DraftTrainer:
     @torch.no_grad()
     def accuracy(self, store: Store, rows: int = 256) -> dict[str, list[float] | float]:
         """Loss on held-out anchors, and the share of rows 1, 2, .. whose argmax is the token of the text."""
-        generator = np.random.default_rng(0)
-        index, begins = (torch.from_numpy(x).to(self.device) for x in pack_rows(store, self.config.context, generator))
+        index, begins = pack_rows(store, self.config.context, np.random.default_rng(0))
         torch.manual_seed(0)
-        hits, counts, losses = 0.0, 0.0, []
-        step = self.config.rows
-        for at in range(0, min(rows, len(index)), step):
-            chunk = index[at : at + step], begins[at : at + step]
-            if len(chunk[0]) < step:
-                missing = step - len(chunk[0])
-                chunk = F.pad(chunk[0], (0, 0, 0, missing), value=-1), F.pad(chunk[1], (0, 0, 0, missing))
+        rows_of_block = self.shape.block_size - 1
+        hits, counts = torch.zeros(2, rows_of_block, dtype=torch.float64, device=self.device).unbind(0)
+        losses = []
+        for at in range(0, min(rows, len(index)), self.config.rows):
+            chunk = fill_batch(index[at:], begins[at:], self.config.rows, self.device)
             block = self.block(store, sample_anchors(store, *chunk, self.config.blocks))
             with self.precision():
                 loss, hit = self.loss(block)
-            valid = (block.weight > 0).view(-1, self.shape.block_size - 1)
+            valid = (block.weight > 0).view(-1, rows_of_block)
             hits = hits + (hit.view_as(valid) & valid).sum(0).double()
             counts = counts + valid.sum(0).double()
             losses.append(float(loss))
-        share = hits / torch.as_tensor(counts).clamp(min=1)
+        share = hits / counts.clamp(min=1)
         return {"loss": float(np.mean(losses)), "rows": [round(x, 4) for x in share.tolist()]}
 
     def save_weights(self, folder: Path) -> None:
@@ -192,42 +201,21 @@ def load_drafter(folder: Path, device: str) -> tuple[Drafter, Tensor | None]:
 def train(trainer: DraftTrainer, store: Store, held_out: Store, out: Path) -> None:
     """Trains for `config.minutes`, going on from `out/checkpoint.pt` if it is there."""
     config = trainer.config
-    log, done = Log(out), load_checkpoint(out / "checkpoint.pt", trainer.device)
-    step, elapsed = 0, 0.0
-    if done:
-        trainer.model.load_state_dict(done["model"])
-        for optimizer, state in zip(trainer.optimizers, done["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        step, elapsed = done["step"], done["elapsed_s"]
+    run = Training(out, trainer.model, trainer.optimizers, config, trainer.device, lambda: trainer.save_weights(out))
     schedule = WarmupStableDecay(config.warmup, config.decay_share, floor=0.01)
-    clock = Clock(config.minutes, elapsed, config.steps)
-    saved = clock.elapsed_s
-
-    def save() -> None:
-        state = {"model": trainer.model.state_dict(), "optimizers": [o.state_dict() for o in trainer.optimizers]}
-        place = {"step": step, "elapsed_s": clock.elapsed_s, "config": asdict(config)}
-        save_checkpoint(out / "checkpoint.pt", {**state, **place})
-        trainer.save_weights(out)
-
-    torch.manual_seed(config.seed + step)
-    for index, begins in endless_rows(store, config.context, config.rows, config.seed, trainer.device, step):
-        if clock.progress(step) >= 1.0:
+    torch.manual_seed(config.seed + run.step)
+    for index, begins in endless_rows(store, config.context, config.rows, config.seed, trainer.device, run.step):
+        if run.is_over:
             break
-        if len(index) < config.rows:
-            index = F.pad(index, (0, 0, 0, config.rows - len(index)), value=-1)
-            begins = F.pad(begins, (0, 0, 0, config.rows - len(begins)))
         batch = sample_anchors(store, index, begins, config.blocks)
-        loss = trainer.step(store, batch, schedule.factor(step, clock.progress(step)))
-        step += 1
-        if step % 200 == 0:
-            log.write(step=step, s=clock.elapsed_s, loss=float(loss))
-        if step % 2000 == 0:
-            log.write(step=step, held_out=trainer.accuracy(held_out), train=trainer.accuracy(store))
-        if clock.elapsed_s - saved > config.checkpoint_minutes * 60:
-            save()
-            saved = clock.elapsed_s
-    save()
-    log.write(step=step, s=clock.elapsed_s, held_out=trainer.accuracy(held_out))
+        loss = trainer.step(store, batch, schedule.factor(run.step, run.progress))
+        run.advance()
+        if run.step % 200 == 0:
+            run.log.write(step=run.step, s=run.clock.elapsed_s, loss=float(loss))
+        if run.step % 2000 == 0:
+            run.log.write(step=run.step, held_out=trainer.accuracy(held_out), train=trainer.accuracy(store))
+    run.save()
+    run.log.write(step=run.step, s=run.clock.elapsed_s, held_out=trainer.accuracy(held_out))
 
 
 def split_replies(replies: Replies, seed: int, share: float = 0.01) -> tuple[Replies, Replies]:
@@ -298,9 +286,8 @@ def main() -> None:
         kl_share=args.kl_share,
         seed=args.seed,
     )
-    stores = [Store.build(part, features, shape.target_layer_ids, args.device) for part in (replies, held)]
-    trainer = DraftTrainer(shape, config, features, draft_ids, args.device)
-    train(trainer, *stores, args.out)
+    store, held_out = (Store.build(part, features, shape.target_layer_ids, args.device) for part in (replies, held))
+    train(DraftTrainer(shape, config, features, draft_ids, args.device), store, held_out, args.out)
 
 
 if __name__ == "__main__":

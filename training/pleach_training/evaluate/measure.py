@@ -1,6 +1,6 @@
 """Measures a drafter, and a Weaver if there is one, on a target's own replies; writes `metrics.json`.
 
-    python -m pleach_training.evaluate.measure --target PATH --drafter DIR [--weaver DIR] --replies FILE.npz --out metrics.json
+python -m pleach_training.evaluate.measure --target PATH --drafter DIR [--weaver DIR] --replies FILE.npz --out metrics.json
 """
 
 from __future__ import annotations

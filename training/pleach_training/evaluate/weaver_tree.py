@@ -23,9 +23,7 @@ class Tables:
     draft_ids: Tensor
 
 
-def weaver_ranks(
-    weaver: Weaver, prefix: Tensor, anchors: Tensor, pool: Pool, tables: Tables, width: int
-) -> Tensor:
+def weaver_ranks(weaver: Weaver, prefix: Tensor, anchors: Tensor, pool: Pool, tables: Tables, width: int) -> Tensor:
     """When the tree of each anchor gains the true path's node of depth 1, 2, ..: `[anchors, depths]`, from 1.
 
     Nodes are taken in the order of their cumulative log-probability; `ABSENT` where the path is not in the tree. `prefix`
@@ -47,9 +45,7 @@ def weaver_ranks(
         true_child = on_path.unsqueeze(-1) & (ranks == pool.truth[:, depth, None, None])
         kept, index = children.flatten(1).topk(min(width, children[0].numel()), -1)
         parent, rank = index // children.shape[-1], index % children.shape[-1]
-        keys = [
-            (torch.cat([k, a], 2), torch.cat([v, b], 2)) for (k, v), (a, b) in zip(keys, own, strict=True)
-        ]
+        keys = [(torch.cat([k, a], 2), torch.cat([v, b], 2)) for (k, v), (a, b) in zip(keys, own, strict=True)]
         above = (first_of_level + parent).unsqueeze(-1)
         if paths is not None:
             above = torch.cat([paths.gather(1, parent.unsqueeze(-1).expand(-1, -1, depth)), above], -1)

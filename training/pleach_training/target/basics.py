@@ -66,7 +66,12 @@ def main() -> None:
     with args.out.open("w", encoding="utf-8") as file:
         for category, request, reply in conversations():
             messages = [{"role": "user", "content": request}, {"role": "assistant", "content": reply}]
-            row = {"source": "basics", "licence": "MIT OR Apache-2.0", "category": category, "messages": messages}
+            row = {
+                "source": "basics",
+                "licence": "MIT OR Apache-2.0",
+                "category": category,
+                "messages": messages,
+            }
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 

@@ -77,9 +77,7 @@ class TargetConfig:
             "attention_dropout": 0.0,
             "attn_output_gate": True,
             "full_attention_interval": ATTENTION_INTERVAL,
-            "layer_types": [
-                "full_attention" if self.is_full_attention(i) else "linear_attention" for i in layers
-            ],
+            "layer_types": ["full_attention" if self.is_full_attention(i) else "linear_attention" for i in layers],
             "linear_conv_kernel_dim": self.linear_conv_kernel_dim,
             "linear_key_head_dim": self.linear_key_head_dim,
             "linear_value_head_dim": self.linear_value_head_dim,

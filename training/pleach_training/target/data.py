@@ -1,6 +1,6 @@
 """Tokenizes the corpora into one file per group, and packs documents into rows.
 
-    python -m pleach_training.target.data --data DATA --tokenizer DIR --out DIR
+python -m pleach_training.target.data --data DATA --tokenizer DIR --out DIR
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from .corpus import Conversation, read_conversations, read_documents
-from .groups import group_of
+from .groups import DEFAULT_MAX_EPOCHS, MAX_EPOCHS, group_of
 from .tokenizer import END_OF_TEXT, TURN_END, TURN_START
 
 # What the loss makes of a token: nothing, part of a prompt, or something to learn.
@@ -90,8 +90,11 @@ def tokenize(documents: Iterable[list[Piece]], tokenizer: Tokenizer, batch: int 
     return Documents.join(parts)
 
 
-def prepare(data: Path, tokenizer: Tokenizer, out: Path, names: Iterable[str], basics: Path | None) -> None:
-    """Writes `GROUP.npz` and `GROUP.val.npz` for the corpora `names` (code, text, instruct) found in `data`."""
+def prepare(data: Path, tokenizer: Tokenizer, out: Path, names: Iterable[str], extra: Iterable[Path]) -> None:
+    """Writes `GROUP.npz` and `GROUP.val.npz` for the corpora `names` (code, text, instruct) found in `data`.
+
+    The files `extra` hold more conversations, each of a group of its own.
+    """
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         for suffix in ("", "_val"):
@@ -103,8 +106,9 @@ def prepare(data: Path, tokenizer: Tokenizer, out: Path, names: Iterable[str], b
                 conversations = read_conversations(data / f"{name}{suffix}.jsonl.zst")
                 for group, rows in _grouped(conversations).items():
                     _write(tokenize(map(chat_pieces, rows), tokenizer), out, group, suffix)
-    if basics is not None:
-        _write(tokenize(map(chat_pieces, read_conversations(basics)), tokenizer), out, "basics", "")
+    for path in extra:
+        for group, rows in _grouped(read_conversations(path)).items():
+            _write(tokenize(map(chat_pieces, rows), tokenizer), out, group, "")
 
 
 def _grouped(conversations: Iterator[Conversation]) -> dict[str, list[Conversation]]:
@@ -208,8 +212,10 @@ class Mixture:
         self._plans.clear()
 
     def draw(self, num_rows: int, shares: dict[str, float]) -> Rows:
-        """`num_rows` rows; groups missing from this mixture leave their share to the others."""
+        """`num_rows` rows; groups that are missing or were read often enough leave their share to the others."""
         present = {name: share for name, share in shares.items() if name in self.groups and share > 0}
+        fresh = {name: share for name, share in present.items() if self.epoch[name] < max_epochs(name)}
+        present = fresh or present
         rng = np.random.default_rng([self.seed, self.drawn])
         self.drawn += 1
         weights = np.array(list(present.values()))
@@ -240,6 +246,11 @@ class Mixture:
         return rows
 
 
+def max_epochs(group: str) -> int:
+    """How often a group may be read."""
+    return MAX_EPOCHS.get(group, DEFAULT_MAX_EPOCHS)
+
+
 def load_groups(folder: Path, suffix: str = "") -> dict[str, Documents]:
     """The groups in `folder`: training parts, or with suffix `.val` validation parts."""
     found = {}
@@ -256,10 +267,10 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--names", default="code,text,instruct")
-    parser.add_argument("--basics", type=Path)
+    parser.add_argument("--extra", type=Path, nargs="*", default=[], help="such as basics.jsonl and teacher.jsonl")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
-    prepare(args.data, tokenizer, args.out, args.names.split(","), args.basics)
+    prepare(args.data, tokenizer, args.out, args.names.split(","), args.extra)
 
 
 if __name__ == "__main__":

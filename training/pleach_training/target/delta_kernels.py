@@ -31,18 +31,27 @@ def thin_autotuning(keep: int) -> None:
         step = max(1, len(configs) // keep)
         original(self, fn, arg_names, configs[step // 2 :: step][:keep], *rest, **named)
 
-    autotuner.Autotuner.__init__ = thin  # type: ignore[method-assign]
+    autotuner.Autotuner.__init__ = thin
 
 
 def chunk_gradients(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, h: Tensor, dh: Tensor, w: Tensor, g: Tensor, dv: Tensor, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    h: Tensor,
+    dh: Tensor,
+    w: Tensor,
+    g: Tensor,
+    dv: Tensor,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `q`, `k`, `w` and of the running decay, given those of outputs, states and new values.
 
-    Stands in for `fla`'s `chunk_bwd_dqkwg`, which Triton 3.4 to 3.7.0 compiles wrongly for Hopper. `q`, `k`, `w` and the new
-    values `v` are `[batch, time, heads, dim]`, `time` a multiple of 64; `h`, `dh` `[batch, chunks, heads, key, value]` are the
-    states that each chunk begins with and the gradients of those that it ends with; `g` `[batch, time, heads]` is the
-    running log2 decay in each chunk.
+    Stands in for `fla`'s `chunk_bwd_dqkwg`, which Triton 3.4 to 3.7.0 compiles wrongly for Hopper. `q`, `k`, `w` and the
+    new values `v` are `[batch, time, heads, dim]`, `time` a multiple of 64; `h`, `dh` `[batch, chunks, heads, key, value]`
+    are the states that each chunk begins with and the gradients of those that it ends with; `g` `[batch, time, heads]` is
+    the running log2 decay in each chunk.
     """
     q, k, v, do, dv = (_tiles(x) for x in (q, k, v, do, dv))
     sums = _tiles(g.unsqueeze(-1)).squeeze(-1)
@@ -63,7 +72,8 @@ def chunk_gradients(
     kept = (h.float() * dh.float()).sum((-1, -2)) * torch.exp2(last.squeeze(-1))
     at_end = kept + (dk_state * k.float()).sum((-1, -2))
     dg = torch.cat([dg[..., :-1], (dg[..., -1] + at_end).unsqueeze(-1)], -1)
-    return (*(_rows(x).to(q.dtype) for x in (dq, dk, dw)), _rows(dg.unsqueeze(-1)).squeeze(-1))
+    dq, dk, dw = (_rows(x).to(q.dtype) for x in (dq, dk, dw))
+    return dq, dk, dw, _rows(dg.unsqueeze(-1)).squeeze(-1)
 
 
 def _tiles(x: Tensor) -> Tensor:

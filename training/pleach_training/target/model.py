@@ -118,7 +118,11 @@ class DeltaNet(nn.Module):
         self.in_proj_a = nn.Linear(hidden, heads, bias=False)
         self.in_proj_b = nn.Linear(hidden, heads, bias=False)
         self.conv1d = nn.Conv1d(
-            config.conv_dim, config.conv_dim, config.linear_conv_kernel_dim, groups=config.conv_dim, bias=False
+            config.conv_dim,
+            config.conv_dim,
+            config.linear_conv_kernel_dim,
+            groups=config.conv_dim,
+            bias=False,
         )
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(inverse_softplus(log_uniform(heads, 1e-3, 1e-1)))
@@ -209,9 +213,7 @@ class Trunk(nn.Module):
     def __init__(self, config: TargetConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Block(config, config.is_full_attention(i)) for i in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(Block(config, config.is_full_attention(i)) for i in range(config.num_hidden_layers))
         self.norm = ZeroCenteredNorm(config.hidden_size, config.rms_norm_eps)
 
 

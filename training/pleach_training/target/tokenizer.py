@@ -1,6 +1,6 @@
 """The bundled model's tokenizer: byte-level BPE with Qwen3.5's split rule and ChatML tokens.
 
-    python -m pleach_training.target.tokenizer --data DATA --out DIR
+python -m pleach_training.target.tokenizer --data DATA --out DIR
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..muon import set_rate, split_optimizers
-from ..runs import Clock, Log, load_checkpoint, save_checkpoint, save_shards
+from ..runs import Training, save_shards
 from ..schedule import WarmupStableDecay
 from .config import TargetConfig
 from .data import LEARN, PROMPT, Documents, Mixture, Rows, cut, fill, load_groups, plan_rows
@@ -46,7 +46,7 @@ class TrainConfig:
     lr: float = 3e-3
     weight_decay: float = 0.1
     warmup: int = 200
-    decay_share: float = 0.3
+    decay_share: float = 0.15
     prompt_weight: float = 0.25
     mtp_weight: float = 0.2
     mtp_every: int = 4
@@ -135,7 +135,8 @@ class Trainer:
             planned = plan_rows(cut(documents, self.config.time, rng), self.config.time)[: self.config.rows]
             rows = fill(documents, planned, self.config.time, padding_id)
             missing = self.config.rows - len(planned)
-            rows = Rows(*(np.pad(x, ((0, missing), (0, 0))) for x in (rows.ids, rows.role, rows.starts)))
+            edge = ((0, missing), (0, 0))
+            rows = Rows(np.pad(rows.ids, edge), np.pad(rows.role, edge), np.pad(rows.starts, edge))
             found[name] = float(self.losses(to_batch(rows, 0.0, self.device), False)[0])
         return found
 
@@ -172,57 +173,62 @@ def train(
     """Trains for `config.minutes`, from `out/checkpoint.pt`, else from the shards in `begin`, else from scratch."""
     trainer = Trainer(shape, config, device)
     mixture = Mixture(groups, config.time, shape.end_of_text_id, config.seed)
-    log, done = Log(out), load_checkpoint(out / "checkpoint.pt", device)
-    step, tokens, elapsed, decaying = 0, 0, 0.0, False
-    if done:
-        trainer.model.load_state_dict(done["model"])
-        for optimizer, state in zip(trainer.optimizers, done["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        mixture.restore(done["mixture"])
-        step, tokens, elapsed, decaying = done["step"], done["tokens"], done["elapsed_s"], done["decaying"]
-    elif begin:
-        load_weights(trainer.model, begin)
+    run = Training(
+        out,
+        trainer.model,
+        trainer.optimizers,
+        config,
+        device,
+        lambda: save_shards(out / "weights", "model", trainer.weights()),
+    )
+    if run.is_resumed:
+        mixture.restore(run.extra["mixture"])
+    else:
+        run.extra = {"mixture": mixture.state(), "tokens": 0, "is_decaying": False}
+        if begin is not None:
+            load_weights(trainer.model, begin)
     schedule = WarmupStableDecay(config.warmup, config.decay_share)
-    shares = [DECAY if decaying else STABLE]
-    clock = Clock(config.minutes, elapsed, config.steps)
-    saved = validated = reported = clock.elapsed_s
-    reported_tokens, drawn = tokens, mixture.state()
-
-    def save() -> None:
-        state = {"model": trainer.model.state_dict(), "optimizers": [o.state_dict() for o in trainer.optimizers]}
-        place = {"step": step, "tokens": tokens, "elapsed_s": clock.elapsed_s, "decaying": decaying, "mixture": drawn}
-        save_checkpoint(out / "checkpoint.pt", {**state, **place, "config": asdict(config)})
-        save_shards(out / "weights", "model", trainer.weights())
-
+    shares = [DECAY if run.extra["is_decaying"] else STABLE]
+    report, validated_s = Report(run), run.clock.elapsed_s
     for rows, drawn in prefetch(mixture, config, shares):
-        progress = clock.progress(step)
-        if progress >= 1.0:
+        if run.is_over:
             break
-        if schedule.is_decaying(progress) and not decaying:
-            decaying, shares[0] = True, DECAY
+        if schedule.is_decaying(run.progress) and not run.extra["is_decaying"]:
+            run.extra["is_decaying"], shares[0] = True, DECAY
             save_shards(out / "stable", "model", trainer.weights())
-        batch = to_batch(rows, 0.0 if decaying else config.prompt_weight, device)
-        main, ahead = trainer.step(batch, step, schedule.factor(step, progress))
-        step, tokens = step + 1, tokens + rows.ids.size
-        if step % 50 == 1 or step == 10:
-            loss, now = float(main), clock.elapsed_s
-            rate = (tokens - reported_tokens) / max(1e-9, now - reported)
-            reported, reported_tokens = now, tokens
-            head = {} if ahead is None else {"mtp": float(ahead)}
-            factor = schedule.factor(step, progress)
-            log.write(step=step, tokens=tokens, s=now, loss=loss, **head, factor=factor, tokens_per_s=rate)
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"loss is {loss} at step {step}: lower --lr or continue from a checkpoint")
-        if clock.elapsed_s - validated > config.validation_minutes * 60:
-            log.write(step=step, tokens=tokens, validation=trainer.validate(validation, shape.end_of_text_id))
-            validated = clock.elapsed_s
-        if clock.elapsed_s - saved > config.checkpoint_minutes * 60:
-            save()
-            saved = clock.elapsed_s
-    save()
+        batch = to_batch(rows, 0.0 if run.extra["is_decaying"] else config.prompt_weight, device)
+        main, ahead = trainer.step(batch, run.step, schedule.factor(run.step, run.progress))
+        run.extra.update(mixture=drawn, tokens=run.extra["tokens"] + rows.ids.size)
+        run.advance()
+        if run.step % 50 == 1 or run.step == 10:
+            report.write(main, ahead)
+        if run.clock.elapsed_s - validated_s > config.validation_minutes * 60:
+            found = trainer.validate(validation, shape.end_of_text_id)
+            run.log.write(step=run.step, tokens=run.extra["tokens"], validation=found)
+            validated_s = run.clock.elapsed_s
+    run.save()
     final = trainer.validate(validation, shape.end_of_text_id)
-    log.write(step=step, tokens=tokens, s=clock.elapsed_s, epochs=mixture.epoch, final=final)
+    epochs = run.extra["mixture"]["epoch"]
+    run.log.write(step=run.step, tokens=run.extra["tokens"], s=run.clock.elapsed_s, epochs=epochs, final=final)
     return trainer
+
+
+class Report:
+    """Writes losses and the speed since the last report."""
+
+    def __init__(self, run: Training) -> None:
+        self._run, self._tokens, self._s = run, run.extra["tokens"], run.clock.elapsed_s
+
+    def write(self, main: Tensor, ahead: Tensor | None) -> None:
+        """Logs a step's losses; a loss that is not finite ends the run."""
+        run, loss, now = self._run, float(main), self._run.clock.elapsed_s
+        tokens = run.extra["tokens"]
+        rate = (tokens - self._tokens) / max(1e-9, now - self._s)
+        self._tokens, self._s = tokens, now
+        mtp = {} if ahead is None else {"mtp": float(ahead)}
+        run.log.write(step=run.step, tokens=tokens, s=now, loss=loss, **mtp, tokens_per_s=rate)
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"loss is {loss} at step {run.step}: lower --lr or go on from an older checkpoint")
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
@@ -235,7 +241,10 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 def shape_for(tokenizer: Tokenizer, base: TargetConfig) -> TargetConfig:
     """`base` with the tokenizer's size and end tokens."""
-    ids = {"end_of_text_id": tokenizer.token_to_id(END_OF_TEXT), "turn_end_id": tokenizer.token_to_id(TURN_END)}
+    ids = {
+        "end_of_text_id": tokenizer.token_to_id(END_OF_TEXT),
+        "turn_end_id": tokenizer.token_to_id(TURN_END),
+    }
     return TargetConfig(**{**asdict(base), **ids, "vocab_size": tokenizer.get_vocab_size()})
 
 

@@ -82,10 +82,7 @@ class WeaverBlock(nn.Module):
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values `[batch, heads, rows, dim]` of `x` `[batch, rows, rank]`, rotated."""
-        q, k, v = (
-            y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for y in self.qkv_proj(self.norm_attn(x)).chunk(3, -1)
-        )
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv_proj(self.norm_attn(x)).chunk(3, -1))
         return rotate(q, positions, self.base), rotate(k, positions, self.base), v
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -106,7 +103,7 @@ class Weaver(nn.Module):
         self.output_norm = BiasedNorm(config.d_model, config.eps)
         self.token_in = nn.Linear(config.d_embed, rank)
         self.proposal_in = nn.Linear(config.d_model, rank)
-        self.blocks = nn.ModuleList(WeaverBlock(config) for _ in range(config.num_layers))
+        self.blocks: Any = nn.ModuleList(WeaverBlock(config) for _ in range(config.num_layers))
         self.out_norm = BiasedNorm(rank, config.eps)
         self.lm_head_query_in = nn.Linear(rank, config.d_model, bias=False)
         # With a zero query the scores are the drafter's own: training starts from the tree of marginals.
@@ -176,7 +173,7 @@ def _attend_paths(
     q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], rows: int, paths: Tensor | None
 ) -> Tensor:
     """Attention of each node over the prefix, its ancestors and itself; `[batch, heads, width, dim]` in and out."""
-    batch, heads, width, dim = q.shape
+    heads, width, dim = q.shape[1:]
     gathered = []
     for mine, all_seen in zip(own, seen, strict=True):
         prefix = all_seen[:, :, None, :rows].expand(-1, -1, width, -1, -1)

@@ -1,32 +1,36 @@
 """Trains a Weaver on a frozen drafter, for a given number of minutes.
 
-    python -m pleach_training.weaver.train --target PATH --drafter DIR --replies FILE.npz --out DIR --minutes 5
+python -m pleach_training.weaver.train --target PATH --drafter DIR --replies FILE.npz --out DIR --minutes 5
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..drafter.data import Replies, Store, endless_rows, pack_rows, sample_anchors
+from ..drafter.data import Replies, Store, endless_rows, fill_batch, pack_rows, sample_anchors
 from ..drafter.features import Features
 from ..drafter.targets import open_features
 from ..drafter.train import Block, DraftTrainConfig, DraftTrainer, load_drafter, split_replies
 from ..muon import set_rate, split_optimizers
-from ..runs import Clock, Log, load_checkpoint, save_checkpoint
+from ..runs import Training
 from ..schedule import WarmupStableDecay
 from .model import Weaver, WeaverConfig
 
 
 @dataclass(frozen=True)
 class WeaverTrainConfig:
-    """How to train, for `minutes` or, if given, for `steps`; a batch is `rows` packed rows of `context` tokens with `blocks` anchors each."""
+    """How to train, for `minutes` or, if given, for `steps`.
+
+    A batch is `rows` packed rows of `context` tokens with `blocks` anchors each.
+    """
 
     minutes: float = 5.0
     steps: int | None = None
@@ -123,17 +127,10 @@ class WeaverTrainer:
     @torch.no_grad()
     def accuracy(self, store: Store) -> dict[str, list[float] | float]:
         """On held-out anchors: loss, per depth recall of the pool, and top-1 of the drafter and of the Weaver in it."""
-        import numpy as np
-
         index, begins = pack_rows(store, self.config.context, np.random.default_rng(0))
-        missing = max(0, self.config.rows - len(index))
-        index = np.pad(index, ((0, missing), (0, 0)), constant_values=-1)[: self.config.rows]
-        begins = np.pad(begins, ((0, missing), (0, 0)))[: self.config.rows]
         torch.manual_seed(0)
         with self.draft.precision():
-            inputs = self.inputs(
-                store, torch.from_numpy(index).to(self.device), torch.from_numpy(begins).to(self.device)
-            )
+            inputs = self.inputs(store, *fill_batch(index, begins, self.config.rows, self.device))
             loss, hit = self.loss(*inputs)
         pool, weight = inputs[2], inputs[3]
         valid = weight.view_as(pool.truth) > 0
@@ -143,7 +140,12 @@ class WeaverTrainer:
             return [round(x, 4) for x in ((what & valid).sum(0) / count).tolist()]
 
         recall, first = pool.truth >= 0, pool.truth == 0
-        return {"loss": float(loss), "recall": shares(recall), "drafter": shares(first), "weaver": shares(hit)}
+        return {
+            "loss": float(loss),
+            "recall": shares(recall),
+            "drafter": shares(first),
+            "weaver": shares(hit),
+        }
 
     def save_weights(self, folder: Path) -> None:
         """Writes shape and bf16 weights."""
@@ -163,42 +165,21 @@ def load_weaver(folder: Path, device: str) -> Weaver:
 def train(trainer: WeaverTrainer, store: Store, held_out: Store, out: Path) -> None:
     """Trains for `config.minutes`, going on from `out/checkpoint.pt` if it is there."""
     config = trainer.config
-    log, done = Log(out), load_checkpoint(out / "checkpoint.pt", trainer.device)
-    step, elapsed = 0, 0.0
-    if done:
-        trainer.model.load_state_dict(done["model"])
-        for optimizer, state in zip(trainer.optimizers, done["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        step, elapsed = done["step"], done["elapsed_s"]
+    run = Training(out, trainer.model, trainer.optimizers, config, trainer.device, lambda: trainer.save_weights(out))
     schedule = WarmupStableDecay(config.warmup, config.decay_share, floor=0.01)
-    clock = Clock(config.minutes, elapsed, config.steps)
-    saved = clock.elapsed_s
-
-    def save() -> None:
-        state = {"model": trainer.model.state_dict(), "optimizers": [o.state_dict() for o in trainer.optimizers]}
-        place = {"step": step, "elapsed_s": clock.elapsed_s, "config": asdict(config)}
-        save_checkpoint(out / "checkpoint.pt", {**state, **place})
-        trainer.save_weights(out)
-
-    log.write(step=step, held_out=trainer.accuracy(held_out))
-    torch.manual_seed(config.seed + step)
-    for index, begins in endless_rows(store, config.context, config.rows, config.seed, trainer.device, step):
-        if clock.progress(step) >= 1.0:
+    run.log.write(step=run.step, held_out=trainer.accuracy(held_out))
+    torch.manual_seed(config.seed + run.step)
+    for index, begins in endless_rows(store, config.context, config.rows, config.seed, trainer.device, run.step):
+        if run.is_over:
             break
-        if len(index) < config.rows:
-            index = F.pad(index, (0, 0, 0, config.rows - len(index)), value=-1)
-            begins = F.pad(begins, (0, 0, 0, config.rows - len(begins)))
-        loss = trainer.step(store, index, begins, schedule.factor(step, clock.progress(step)))
-        step += 1
-        if step % 200 == 0:
-            log.write(step=step, s=clock.elapsed_s, loss=float(loss))
-        if step % 2000 == 0:
-            log.write(step=step, held_out=trainer.accuracy(held_out))
-        if clock.elapsed_s - saved > config.checkpoint_minutes * 60:
-            save()
-            saved = clock.elapsed_s
-    save()
-    log.write(step=step, s=clock.elapsed_s, held_out=trainer.accuracy(held_out))
+        loss = trainer.step(store, index, begins, schedule.factor(run.step, run.progress))
+        run.advance()
+        if run.step % 200 == 0:
+            run.log.write(step=run.step, s=run.clock.elapsed_s, loss=float(loss))
+        if run.step % 2000 == 0:
+            run.log.write(step=run.step, held_out=trainer.accuracy(held_out))
+    run.save()
+    run.log.write(step=run.step, s=run.clock.elapsed_s, held_out=trainer.accuracy(held_out))
 
 
 def frozen_drafter(folder: Path, features: Features, config: WeaverTrainConfig, device: str) -> DraftTrainer:
@@ -257,8 +238,8 @@ def main() -> None:
         candidate_pool_size=args.pool,
     )
     parts = split_replies(Replies.load(*args.replies), args.seed)
-    stores = [Store.build(part, features, draft.shape.target_layer_ids, args.device) for part in parts]
-    train(WeaverTrainer(shape, config, draft), *stores, args.out)
+    store, held_out = (Store.build(part, features, draft.shape.target_layer_ids, args.device) for part in parts)
+    train(WeaverTrainer(shape, config, draft), store, held_out, args.out)
 
 
 if __name__ == "__main__":

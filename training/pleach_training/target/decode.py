@@ -1,0 +1,200 @@
+"""Batched generation with the bundled model: fixed-size states and one captured step, for making replies fast.
+
+The library's own loop launches hundreds of small kernels a token; here a step is one graph on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .config import TargetConfig
+from .delta_rule import l2_normalize
+from .model import Attention, DeltaNet, Target, compute_dtype
+
+
+@dataclass
+class LayerState:
+    """What a layer remembers of `rows` sequences.
+
+    DeltaNet: `first` is the recurrent state `[rows, value_heads, key_dim, value_dim]` f32, `second` the last inputs of the
+    convolution `[rows, kernel - 1, conv_dim]`. Attention: keys and values `[rows, kv_heads, capacity, head_dim]`.
+    """
+
+    first: Tensor
+    second: Tensor
+
+
+class Decoder:
+    """A batch of sequences that advance together, one token a step; each has its own length."""
+
+    def __init__(self, model: Target, rows: int, capacity: int) -> None:
+        self.model, self.config = model, model.config
+        self.device = model.model.embed_tokens.weight.device
+        self.capacity = capacity
+        self.tokens = torch.zeros(rows, dtype=torch.long, device=self.device)
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=self.device)
+        self.layers = [self._state(layer, rows) for layer in range(self.config.num_hidden_layers)]
+        half = self.config.rotary_dim // 2
+        steps = torch.arange(half, device=self.device, dtype=torch.float32)
+        self.frequencies = self.config.rope_theta ** (-steps / half)
+
+    def _state(self, layer: int, rows: int) -> LayerState:
+        c: TargetConfig = self.config
+        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        if c.is_full_attention(layer):
+            shape = (rows, c.num_key_value_heads, self.capacity, c.head_dim)
+            return LayerState(*(torch.zeros(shape, dtype=dtype, device=self.device) for _ in range(2)))
+        state = (rows, c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
+        window = (rows, c.linear_conv_kernel_dim - 1, c.conv_dim)
+        return LayerState(torch.zeros(state, device=self.device), torch.zeros(window, dtype=dtype, device=self.device))
+
+    def clear(self) -> None:
+        """Empties every sequence."""
+        self.lengths.zero_()
+        for layer in self.layers:
+            layer.first.zero_()
+            layer.second.zero_()
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """Appends `tokens` to the sequences; logits `[rows, vocab]` of what follows, f32. Changes states in place."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            x = self.model.model.embed_tokens(self.tokens).to(compute_dtype(self.tokens))
+            for block, state in zip(self.model.model.layers, self.layers, strict=True):
+                normed = block.input_layernorm(x)
+                if block.full_attention:
+                    x = x + self._attend(block.self_attn, normed, state)
+                else:
+                    x = x + self._recur(block.linear_attn, normed, state)
+                x = x + block.mlp(block.post_attention_layernorm(x))
+            logits = self.model.logits(self.model.model.norm(x)).float()
+        self.lengths.add_(1)
+        return logits
+
+    def _attend(self, mixer: Attention, x: Tensor, state: LayerState) -> Tensor:
+        q, gate = mixer.q_proj(x).unflatten(-1, (mixer.heads, 2 * mixer.dim)).chunk(2, -1)
+        k = mixer.k_norm(mixer.k_proj(x).unflatten(-1, (-1, mixer.dim)))
+        v = mixer.v_proj(x).unflatten(-1, (-1, mixer.dim))
+        q, k = self._rotate(mixer.q_norm(q)), self._rotate(k)
+        place = self.lengths.view(-1, 1, 1, 1).expand(-1, k.shape[1], 1, k.shape[2])
+        state.first.scatter_(2, place, k.unsqueeze(2).to(state.first.dtype))
+        state.second.scatter_(2, place, v.unsqueeze(2).to(state.second.dtype))
+        seen = torch.arange(self.capacity, device=x.device) <= self.lengths.unsqueeze(1)
+        grouped = q.unflatten(1, (k.shape[1], -1)).to(state.first.dtype)
+        out = F.scaled_dot_product_attention(grouped, state.first, state.second, attn_mask=seen[:, None, None])
+        return mixer.o_proj((out.flatten(1, 2) * torch.sigmoid(gate)).flatten(1))
+
+    def _rotate(self, x: Tensor) -> Tensor:
+        """Rotates `x` `[rows, heads, dim]` at each row's position."""
+        angles = (self.lengths.unsqueeze(1).float() * self.frequencies).unsqueeze(1)
+        size = self.config.rotary_dim
+        a, b = x[..., :size].float().chunk(2, -1)
+        cos, sin = angles.cos(), angles.sin()
+        turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+        return torch.cat([turned, x[..., size:]], -1)
+
+    def _recur(self, mixer: DeltaNet, x: Tensor, state: LayerState) -> Tensor:
+        c = self.config
+        new = mixer.in_proj_qkv(x)
+        window = torch.cat([state.second, new.unsqueeze(1).to(state.second.dtype)], 1)
+        state.second.copy_(window[:, 1:])
+        taps = mixer.conv1d.weight.squeeze(1).T.to(window.dtype)
+        q, k, v = F.silu((window * taps).sum(1)).split([c.key_dim, c.key_dim, c.value_dim], -1)
+        repeats = c.linear_num_value_heads // c.linear_num_key_heads
+        q, k = (y.float().unflatten(-1, (c.linear_num_key_heads, -1)) for y in (q, k))
+        q, k = (l2_normalize(y).repeat_interleave(repeats, dim=1) for y in (q, k))
+        v = v.float().unflatten(-1, (c.linear_num_value_heads, -1))
+        beta = torch.sigmoid(mixer.in_proj_b(x).float()).unsqueeze(-1)
+        g = -mixer.A_log.float().exp() * F.softplus(mixer.in_proj_a(x).float() + mixer.dt_bias.float())
+        kept = state.first * g.exp()[..., None, None]
+        write = beta * (v - torch.einsum("bhkv,bhk->bhv", kept, k))
+        state.first.copy_(kept + k.unsqueeze(-1) * write.unsqueeze(-2))
+        out = torch.einsum("bhkv,bhk->bhv", state.first, q) * c.linear_key_head_dim**-0.5
+        z = mixer.in_proj_z(x).unflatten(-1, (c.linear_num_value_heads, -1))
+        return mixer.out_proj(mixer.norm(out.to(x.dtype), z).flatten(1))
+
+
+class CapturedStep:
+    """A decoder's step, with the choice of the next token, as one CUDA graph; without a GPU it just runs.
+
+    A row whose prompt is not used up takes the prompt's next token instead of its own choice, so prompts of any length are
+    read by the same step.
+    """
+
+    def __init__(self, decoder: Decoder, prompts: Tensor, prompt_lengths: Tensor, heat: Tensor, seed: int) -> None:
+        self.decoder, self.prompts, self.prompt_lengths, self.heat = decoder, prompts, prompt_lengths, heat
+        self.graph: torch.cuda.CUDAGraph | None = None
+        torch.manual_seed(seed)
+        if decoder.device.type == "cuda":
+            self._capture()
+
+    def _advance(self) -> None:
+        decoder = self.decoder
+        logits = decoder.step()
+        uniform = torch.rand_like(logits).clamp(min=1e-20)
+        chosen = (logits - self.heat * torch.log(-torch.log(uniform))).argmax(-1)
+        at = decoder.lengths.clamp(max=self.prompts.shape[1] - 1).unsqueeze(1)
+        given = self.prompts.gather(1, at).squeeze(1)
+        decoder.tokens.copy_(torch.where(decoder.lengths < self.prompt_lengths, given, chosen))
+
+    def _capture(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._advance()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._advance()
+
+    def run(self) -> None:
+        """One step: afterwards `decoder.tokens` are the next tokens."""
+        if self.graph is None:
+            self._advance()
+        else:
+            self.graph.replay()
+
+
+@torch.no_grad()
+def generate(
+    model: Target, prompts: list[list[int]], heats: list[float], stops: tuple[int, ...], max_new: int, seed: int
+) -> list[list[int]]:
+    """Replies to all prompts in one batch, stop token included."""
+    device = model.model.embed_tokens.weight.device
+    longest = max(map(len, prompts))
+    padded = torch.zeros(len(prompts), longest, dtype=torch.long)
+    for i, prompt in enumerate(prompts):
+        padded[i, : len(prompt)] = torch.tensor(prompt)
+    padded = padded.to(device)
+    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    heat = torch.tensor(heats, device=device).unsqueeze(1)
+    decoder = Decoder(model, len(prompts), longest + max_new)
+    step = CapturedStep(decoder, padded, lengths, heat, seed)
+    decoder.clear()
+    decoder.tokens.copy_(padded[:, 0])
+    written = torch.full((len(prompts), longest + max_new), -1, dtype=torch.long, device=device)
+    stop_ids = torch.tensor(stops, device=device)
+    ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    for at in range(1, longest + max_new):
+        step.run()
+        written[:, at] = decoder.tokens
+        ended |= torch.isin(decoder.tokens, stop_ids) & (at >= lengths)
+        ended |= at >= lengths + max_new - 1
+        if at % 32 == 0 and bool(ended.all()):
+            break
+    rows = written.tolist()
+    return [_reply(row[n : n + max_new], stops) for row, n in zip(rows, lengths.tolist(), strict=True)]
+
+
+def _reply(row: list[int], stops: tuple[int, ...]) -> list[int]:
+    for i, token in enumerate(row):
+        if token in stops:
+            return row[: i + 1]
+        if token < 0:
+            return row[:i]
+    return row
