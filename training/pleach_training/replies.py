@@ -161,19 +161,28 @@ def to_replies(prompts: list[Prompt], replies: list[list[int]], stops: tuple[int
     )
 
 
+def write_with(model: Any, stops: tuple[int, ...], max_new: int) -> Write:
+    """Generation by a Hugging Face model, or faster by the bundled model's own step."""
+    if isinstance(model, Target):
+
+        def write(batch: list[Prompt], seed: int) -> list[list[int]]:
+            heats = [p.temperature for p in batch]
+            return decode.generate(model, [list(p.ids) for p in batch], heats, stops, max_new, seed)
+
+        return write
+    device = next(model.parameters()).device
+    return lambda batch, seed: generate(model, batch, stops, max_new, torch.Generator(device).manual_seed(seed))
+
+
 def run(
-    model: Any,
-    prompts: list[Prompt],
-    stops: tuple[int, ...],
-    out: Path,
-    size: int,
-    max_new: int,
-    seconds: float,
+    write: Write, prompts: list[Prompt], stops: tuple[int, ...], out: Path, size: int, seconds: float, wide: bool
 ) -> Replies:
-    """Generates batch after batch until all are done or the time is up, then joins them in `out/replies.npz`."""
+    """Generates batch after batch until all are done or the time is up, then joins them in `out/replies.npz`.
+
+    `wide` ids take 32 bits: for vocabularies of more than 65,536 tokens.
+    """
     out.mkdir(parents=True, exist_ok=True)
     begin, tokens = time.monotonic(), 0
-    wide = model.config.get_text_config().vocab_size > 1 << 16
     for number, batch in enumerate(batches(prompts, size)):
         path = out / f"batch-{number:05}.npz"
         if path.exists():

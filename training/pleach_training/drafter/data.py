@@ -109,7 +109,8 @@ class Store:
         order = np.argsort(lengths, kind="stable")
         for begin in range(0, len(order), rows):
             chosen = order[begin : begin + rows]
-            longest = -(-int(lengths[chosen].max()) // 64) * 64
+            # Few different lengths, since a compiled target is compiled for each.
+            longest = -(-int(lengths[chosen].max()) // 256) * 256
             index, inside = gather_index(at, lengths, chosen, longest, device)
             out, last = features.run(torch.where(inside, ids[index], 0), taps)
             kept[index[inside]] = out[inside].to(dtype)

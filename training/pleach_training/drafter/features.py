@@ -50,7 +50,7 @@ class BundledFeatures:
         self.config: TargetConfig = model.config
         if next(model.parameters()).is_cuda:
             for block in model.model.layers:
-                block.compile(dynamic=True)
+                block.compile(dynamic=False)
         self.embedding = self.head = model.model.embed_tokens.weight.detach()
         self.hidden_size, self.num_layers = self.config.hidden_size, self.config.num_hidden_layers
 
