@@ -24,6 +24,7 @@ from transformers import AutoTokenizer, DynamicCache
 
 from .drafter.data import Replies
 from .drafter.targets import is_run, open_model, open_run
+from .target import decode
 from .target.corpus import read_lines
 from .target.model import Target
 

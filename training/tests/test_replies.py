@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3_5ForCausalLM, Qwen
 
 from pleach_training.drafter.data import Replies
 from pleach_training.replies import Prompt, generate, run, write_with
+from pleach_training.target.model import Target
 
 from .test_target_model import TINY
 
@@ -49,6 +50,14 @@ def test_replies_equal_single_greedy_ones(make) -> None:  # type: ignore[no-unty
     assert {len(reply) for reply in wanted} != {70}
     got = generate(model, prompts(), (stop,), 70, torch.Generator().manual_seed(0))
     assert got == wanted
+
+
+def test_the_bundled_model_has_its_own_step() -> None:
+    torch.manual_seed(1)
+    model = Target(TINY).eval()
+    got = write_with(model, (0,), max_new=6)(prompts(), 0)
+    assert [len(reply) for reply in got] == [6, 6, 6, 6] or any(reply[-1] == 0 for reply in got)
+    assert got == write_with(model, (0,), max_new=6)(prompts(), 1)
 
 
 def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
