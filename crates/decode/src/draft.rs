@@ -26,6 +26,17 @@ pub trait Drafter<T: Target + ?Sized> {
     }
 }
 
+/// A drafter that may be missing.
+impl<T: Target + ?Sized, D: Drafter<T>> Drafter<T> for Option<D> {
+    fn draft(&mut self, target: &mut T, context: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error> {
+        self.as_mut().map_or(Ok(()), |drafter| drafter.draft(target, context, tree))
+    }
+
+    fn observe(&mut self, target: &mut T, step: &Step) -> Result<(), T::Error> {
+        self.as_mut().map_or(Ok(()), |drafter| drafter.observe(target, step))
+    }
+}
+
 /// What a drafter may know.
 #[derive(Debug, Clone, Copy)]
 pub struct DraftContext<'a> {

@@ -37,36 +37,45 @@
 //! ```
 
 mod accept;
+mod calibration;
+mod cost;
 mod draft;
 mod error;
 mod filter;
 mod generation;
 mod history;
 mod log_probs;
+mod lookup;
 mod mask;
 mod math;
+mod ngram;
 mod noise;
+mod pace;
 mod params;
 mod sampler;
 mod stats;
 mod step;
 mod stop;
 mod tree;
+mod worth;
 
 pub use accept::{Accepted, accept};
+pub use cost::CostCurve;
 pub use draft::{DraftContext, Drafter, NoDraft};
 pub use error::DecodeError;
 pub use generation::{Generation, GenerationOptions};
 pub use history::{Count, History};
 pub use log_probs::LogProbs;
+pub use lookup::Lookup;
 pub use mask::{Constraint, Flow, TokenMask, Unconstrained};
 pub use noise::Noise;
+pub use pace::{Clock, Pace, Paced, Spent};
 pub use params::SamplingParams;
 pub use sampler::Sampler;
 pub use stats::Stats;
 pub use step::{Step, StepError, Target};
 pub use stop::StopReason;
-pub use tree::{DraftTree, TreeBuilder, TreeRows};
+pub use tree::{DraftTree, Guess, TreeBuilder, TreeRows};
 
 /// A token's number in the vocabulary.
 pub type TokenId = u32;

@@ -1,5 +1,9 @@
 //! From one row of logits to the next token.
 
+mod foresee;
+
+pub(crate) use foresee::Foreseen;
+
 use crate::filter::{Candidate, ScaledRow, needs_shortlist, score_floor, shortlist};
 use crate::noise::{BLOCK, GUMBEL_MAX, gumbel_bound, gumbel_of};
 use crate::{DecodeError, History, Noise, SamplingParams, TokenId, TokenMask};

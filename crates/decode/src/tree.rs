@@ -15,6 +15,21 @@ pub struct TreeBuilder {
     max_depth: usize,
     vocab_size: usize,
     nodes: Vec<Node>,
+    /// Rows to build at most, whatever the budget.
+    limit: usize,
+}
+
+/// A guess of a tree that still grows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Guess {
+    /// The guessed token.
+    pub token: TokenId,
+    /// Node that it continues.
+    pub parent: usize,
+    /// Distance from the root, at least 1.
+    pub depth: usize,
+    /// The belief that it is picked given that its parent is, as a natural log-probability; at most 0.
+    pub log_prob: f32,
 }
 
 #[derive(Debug, Clone)]
@@ -36,7 +51,7 @@ impl TreeBuilder {
     /// carries a token outside the vocabulary.
     pub fn new(root: TokenId, start: usize, max_depth: usize, vocab_size: usize) -> Self {
         let root = Node { token: root, parent: Self::ROOT, depth: 0, log_prob: 0.0, children: Vec::new() };
-        Self { start, max_depth, vocab_size, nodes: vec![root] }
+        Self { start, max_depth, vocab_size, nodes: vec![root], limit: usize::MAX }
     }
 
     /// Adds a token after `parent`, or finds it there, and returns its node.
@@ -47,7 +62,7 @@ impl TreeBuilder {
     /// `None` if the tree may not hold such a node: the token is outside the vocabulary, the parent unknown or at the
     /// greatest depth, or the tree full. The drafter then simply leaves this branch.
     pub fn add(&mut self, parent: usize, token: TokenId, log_prob: f32) -> Option<usize> {
-        let log_prob = if log_prob.is_nan() { f32::NEG_INFINITY } else { log_prob.min(0.0) };
+        let log_prob = belief(log_prob);
         if let Some(node) = self.child(parent, token) {
             self.nodes[node].log_prob = self.nodes[node].log_prob.max(log_prob);
             return Some(node);
@@ -88,12 +103,40 @@ impl TreeBuilder {
         self.max_depth
     }
 
+    /// What is guessed at a node; `None` for the root and for nodes that do not exist.
+    pub fn guess(&self, node: usize) -> Option<Guess> {
+        let Node { token, parent, depth, log_prob, .. } = *self.nodes.get(node).filter(|_| node != Self::ROOT)?;
+        Some(Guess { token, parent, depth: depth as usize, log_prob })
+    }
+
+    /// Replaces the belief in a node, as [`add`](Self::add) takes it. The root and unknown nodes are left alone.
+    pub fn believe(&mut self, node: usize, log_prob: f32) {
+        if let Some(node) = self.nodes.get_mut(node).filter(|_| node != Self::ROOT) {
+            node.log_prob = belief(log_prob);
+        }
+    }
+
+    /// Chances of the guesses to be visited, highest first: a tree built with `n + 1` rows verifies the first `n`.
+    ///
+    /// If each belief is right, their sum is the number of guesses that a pass accepts on average.
+    pub fn chances(&self) -> Vec<f32> {
+        let mut chances: Vec<f32> = self.path_log_probs().split_off(1).into_iter().map(f32::exp).collect();
+        chances.sort_by(|a, b| b.total_cmp(a));
+        chances
+    }
+
+    /// Builds `rows` rows at most, the root included, whatever budget [`build`](Self::build) is given.
+    pub fn limit(&mut self, rows: usize) {
+        self.limit = rows.max(1);
+    }
+
     /// The tree of the `budget` nodes most likely to be visited, in preorder; the root is one of them, always.
     ///
     /// A node is visited if every token on its path is picked, so its log-probabilities add up along the path. No node
     /// outweighs its parent, hence the best nodes form a tree; of equals the earlier stays.
     pub fn build(&self, budget: usize) -> DraftTree {
-        let kept = self.best(budget.max(1));
+        let budget = budget.max(1).min(self.limit);
+        let kept = self.best(budget);
         let mut tree = DraftTree::with_capacity(self.start, budget.min(self.nodes.len()));
         let mut pending = vec![(Self::ROOT, -1)];
         while let Some((index, parent)) = pending.pop() {
@@ -107,17 +150,28 @@ impl TreeBuilder {
 
     /// For each node, whether it is among the `budget` likeliest.
     fn best(&self, budget: usize) -> Vec<bool> {
-        let mut path_log_probs = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            let before = path_log_probs.get(node.parent).copied().unwrap_or(0.0);
-            path_log_probs.push(before + node.log_prob);
-        }
+        let path_log_probs = self.path_log_probs();
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         order.sort_by(|&a, &b| path_log_probs[b].total_cmp(&path_log_probs[a]));
         let mut kept = vec![false; self.nodes.len()];
         order.into_iter().take(budget).for_each(|node| kept[node] = true);
         kept
     }
+
+    /// For each node, the logarithm of its chance to be visited.
+    fn path_log_probs(&self) -> Vec<f32> {
+        let mut path_log_probs: Vec<f32> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let before = path_log_probs.get(node.parent).copied().unwrap_or(0.0);
+            path_log_probs.push(before + node.log_prob);
+        }
+        path_log_probs
+    }
+}
+
+/// A belief as a tree keeps it: a number, at most 0.
+fn belief(log_prob: f32) -> f32 {
+    if log_prob.is_nan() { f32::NEG_INFINITY } else { log_prob.min(0.0) }
 }
 
 /// A finished tree: the rows of one verification pass, in depth-first preorder.
@@ -282,6 +336,26 @@ mod tests {
         assert_eq!(builder.build(0).rows().tokens, [3]);
         assert_eq!(builder.build(1).rows().tokens, [3]);
         assert_eq!(builder.build(2).rows().tokens, [3, 1]);
+    }
+
+    #[test]
+    fn chances_multiply_along_a_path_and_come_sorted() {
+        let mut builder = TreeBuilder::new(0, 0, 8, 50);
+        let a = builder.add(TreeBuilder::ROOT, 1, 0.5f32.ln()).unwrap();
+        let b = builder.add(a, 2, 0.5f32.ln()).unwrap();
+        let c = builder.add(TreeBuilder::ROOT, 3, 0.25f32.ln()).unwrap();
+        builder.believe(c, 0.375f32.ln());
+        builder.believe(TreeBuilder::ROOT, -9.0);
+        assert_eq!(
+            builder.chances().iter().map(|chance| (chance * 1000.0).round()).collect::<Vec<_>>(),
+            [500.0, 375.0, 250.0]
+        );
+        assert_eq!(builder.guess(b).map(|guess| (guess.token, guess.parent, guess.depth)), Some((2, a, 2)));
+        assert_eq!((builder.guess(TreeBuilder::ROOT), builder.guess(9)), (None, None));
+        builder.limit(3);
+        assert_eq!(builder.build(64).rows().tokens, [0, 1, 3]);
+        builder.limit(0);
+        assert_eq!(builder.build(64).rows().tokens, [0]);
     }
 
     /// A builder grown from random (parent, token, belief) triples.

@@ -1,7 +1,10 @@
 //! Drafting changes the speed, never the text.
 
 use crate::support::{FakeTarget, KnowingDraft, NoRepeat, Prefill, RandomDraft, Text, generate};
-use pleach_decode::{Constraint, Drafter, GenerationOptions, NoDraft, SamplingParams, Unconstrained};
+use pleach_decode::{
+    Clock, Constraint, CostCurve, Drafter, GenerationOptions, Lookup, NoDraft, Pace, Paced, SamplingParams,
+    Unconstrained,
+};
 use proptest::prelude::*;
 
 const VOCAB: usize = 24;
@@ -70,8 +73,18 @@ impl Case {
     }
 }
 
+/// A clock that jumps, so that every decision that time can bring comes up.
+struct Erratic(u64);
+
+impl Clock for Erratic {
+    fn now(&mut self) -> std::time::Duration {
+        self.0 = crate::support::scramble(self.0);
+        std::time::Duration::from_micros(self.0 % 100_000)
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn same_text_with_and_without_drafting(case in cases(), state: u64, mistakes in 0u64..=100) {
@@ -82,7 +95,12 @@ proptest! {
         prop_assert_eq!(&plain, &case.write(&mut random.clone(), Prefill::Whole));
         prop_assert_eq!(&plain, &case.write(&mut random.clone(), Prefill::AllButLast));
         prop_assert_eq!(&plain, &case.write(&mut knowing.clone(), Prefill::Whole));
-        prop_assert_eq!(&plain, &case.write(&mut knowing, Prefill::AllButLast));
+        prop_assert_eq!(&plain, &case.write(&mut knowing.clone(), Prefill::AllButLast));
+        prop_assert_eq!(&plain, &case.write(&mut Lookup::new(), Prefill::Whole));
+        for pace in [Pace::Auto(64), Pace::Fixed(1 + state as usize % 64)] {
+            let mut paced = Paced::new(Lookup::new(), knowing.clone(), Erratic(state), pace, CostCurve::default());
+            prop_assert_eq!(&plain, &case.write(&mut paced, Prefill::Whole));
+        }
     }
 }
 

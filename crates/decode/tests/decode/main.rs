@@ -7,4 +7,6 @@ mod edges;
 #[cfg(test)]
 mod lossless;
 #[cfg(test)]
+mod pace;
+#[cfg(test)]
 mod support;

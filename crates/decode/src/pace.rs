@@ -1,0 +1,250 @@
+//! How many rows a pass gets: as many as pay on this machine, and one if no more do.
+
+use std::time::Duration;
+
+use crate::calibration::{Calibration, Guesses, Source};
+use crate::worth::{Window, Worth};
+use crate::{CostCurve, DraftContext, Drafter, Step, Target, TreeBuilder};
+
+/// A draft must promise to be this much faster than no draft.
+const MARGIN: f64 = 1.03;
+
+/// Steps of several rows after which one of a single row shows what that costs by now: contexts grow.
+const REFRESH: u32 = 128;
+
+/// A clock, given from outside so that this crate has none and its tests need none.
+pub trait Clock {
+    /// Time since some fixed moment.
+    fn now(&mut self) -> Duration;
+}
+
+/// Who decides how many rows a pass has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Measured speed decides, up to this many rows.
+    Auto(usize),
+    /// Always this many, where so many are drafted.
+    Fixed(usize),
+}
+
+/// Two drafters on one tree, and the choice of its size.
+///
+/// `quick` costs nothing worth counting and drafts on every step. `costly` runs a model of its own: it is asked where it
+/// raises the tokens per second, and now and then to see whether it would. From beliefs that are calibrated by what came
+/// true, and the measured cost of passes, each step takes the number of drafted rows with
+///
+/// ```text
+/// max over n >= 0 of  (1 + Σ chances of the n likeliest) / (cost of the draft + cost of a pass of 1 + n rows)
+/// ```
+///
+/// The rule is that of CaDDTree (arXiv:2606.01813), over all `n` and with plain decoding among them.
+#[derive(Debug)]
+pub struct Paced<Q, D, C> {
+    quick: Q,
+    costly: D,
+    clock: C,
+    pace: Pace,
+    costs: CostCurve,
+    trust: Calibration,
+    worth: Worth,
+    window: Window,
+    round: Round,
+    /// Steps since the last pass of one row.
+    since_plain: u32,
+    /// Tokens written before a pass of one row was measured.
+    unpriced: usize,
+    spent: Spent,
+}
+
+/// Where the time of a request went.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// Seconds of drafting.
+    pub draft_s: f64,
+    /// Seconds of passes, with the draws and commits that belong to them.
+    pub pass_s: f64,
+    /// Seconds that plain decoding would have taken for the same tokens, as far as measured passes tell.
+    pub plain_s: f64,
+}
+
+/// What is known of a step while it is under way.
+#[derive(Debug, Default)]
+struct Round {
+    guesses: Guesses,
+    rows: usize,
+    drafted_at: Duration,
+    draft_s: f64,
+    asked: bool,
+}
+
+impl Spent {
+    /// How many times faster than plain decoding; `None` if nothing was measured.
+    pub fn speedup(&self) -> Option<f64> {
+        (self.plain_s > 0.0).then(|| self.plain_s / (self.draft_s + self.pass_s))
+    }
+}
+
+impl<Q, D, C: Clock> Paced<Q, D, C> {
+    /// `costs` may be empty, or come from an earlier request to the same model on the same device.
+    pub fn new(quick: Q, costly: D, clock: C, pace: Pace, costs: CostCurve) -> Self {
+        Self {
+            quick,
+            costly,
+            clock,
+            pace,
+            costs,
+            trust: Calibration::new(),
+            worth: Worth::new(),
+            window: Window::new(),
+            round: Round::default(),
+            since_plain: 0,
+            unpriced: 0,
+            spent: Spent::default(),
+        }
+    }
+
+    /// Costs as they are known now.
+    pub fn costs(&self) -> &CostCurve {
+        &self.costs
+    }
+
+    /// Where the time went so far.
+    pub fn spent(&self) -> &Spent {
+        &self.spent
+    }
+
+    /// The drafter that runs a model.
+    pub fn costly_mut(&mut self) -> &mut D {
+        &mut self.costly
+    }
+
+    /// Rows that the next pass may have at most.
+    fn most_rows(&self, budget: usize) -> usize {
+        match self.pace {
+            Pace::Fixed(rows) => budget.min(rows),
+            // There is nothing to compare with yet, or what there is has grown old.
+            Pace::Auto(_) if !self.costs.is_known() || self.since_plain >= REFRESH => 1,
+            Pace::Auto(rows) => budget.min(rows).min(self.window.rows()),
+        }
+    }
+
+    fn draft_quick<T: Target + ?Sized>(
+        &mut self,
+        target: &mut T,
+        context: DraftContext<'_>,
+        tree: &mut TreeBuilder,
+    ) -> Result<(), T::Error>
+    where
+        Q: Drafter<T>,
+    {
+        self.quick.draft(target, context, tree)?;
+        self.trust.apply(tree, &mut self.round.guesses, Source::Quick);
+        Ok(())
+    }
+
+    /// Asks the costly drafter if that pays, and learns what it is worth.
+    fn draft_costly<T: Target + ?Sized>(
+        &mut self,
+        target: &mut T,
+        context: DraftContext<'_>,
+        tree: &mut TreeBuilder,
+    ) -> Result<(), T::Error>
+    where
+        D: Drafter<T>,
+    {
+        let without = self.best(tree, context.budget, 0.0).tokens_per_s;
+        let plain = self.costs.seconds(1).map_or(0.0, f64::recip);
+        self.round.asked = matches!(self.pace, Pace::Fixed(_)) || self.worth.asks(without, plain);
+        if !self.round.asked {
+            return Ok(());
+        }
+        let began = self.clock.now();
+        self.costly.draft(target, context, tree)?;
+        self.trust.apply(tree, &mut self.round.guesses, Source::Costly);
+        let draft_s = self.worth.drafted(self.clock.now().saturating_sub(began).as_secs_f64());
+        let with = self.best(tree, context.budget, draft_s).tokens_per_s;
+        self.worth.learn(with, without);
+        Ok(())
+    }
+
+    /// The number of rows that gives most tokens per second.
+    fn best(&self, tree: &TreeBuilder, most: usize, draft_s: f64) -> Choice {
+        let plain = self.costs.seconds(1).unwrap_or(1.0);
+        let mut best = Choice { rows: 1, tokens_per_s: 1.0 / (draft_s + plain) };
+        // A draft that promises no more than the error of the measurements is left alone.
+        let least = MARGIN * best.tokens_per_s;
+        let mut tokens = 1.0;
+        for (index, chance) in tree.chances().into_iter().take(most - 1).enumerate() {
+            tokens += f64::from(chance);
+            let rows = index + 2;
+            let tokens_per_s = tokens / (draft_s + self.costs.seconds(rows).unwrap_or(rows as f64));
+            if tokens_per_s > best.tokens_per_s.max(least) {
+                best = Choice { rows, tokens_per_s };
+            }
+        }
+        best
+    }
+
+    /// Books the time of a step.
+    fn book(&mut self, num_tokens: usize) {
+        let pass_s = self.clock.now().saturating_sub(self.round.drafted_at).as_secs_f64();
+        self.costs.record(self.round.rows, pass_s);
+        self.spent.draft_s += self.round.draft_s;
+        self.spent.pass_s += pass_s;
+        self.unpriced += num_tokens;
+        if let Some(plain_s) = self.costs.seconds(1) {
+            self.spent.plain_s += std::mem::take(&mut self.unpriced) as f64 * plain_s;
+        }
+        self.since_plain = if self.round.rows == 1 { 0 } else { self.since_plain + 1 };
+    }
+}
+
+/// A number of rows and what it promises.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    rows: usize,
+    tokens_per_s: f64,
+}
+
+impl<T, Q, D, C> Drafter<T> for Paced<Q, D, C>
+where
+    T: Target + ?Sized,
+    Q: Drafter<T>,
+    D: Drafter<T>,
+    C: Clock,
+{
+    fn draft(&mut self, target: &mut T, context: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error> {
+        let began = self.clock.now();
+        self.round.guesses.clear();
+        self.round.asked = false;
+        let most = self.most_rows(context.budget);
+        let context = DraftContext { budget: most, ..context };
+        if most > 1 {
+            self.draft_quick(target, context, tree)?;
+            self.draft_costly(target, context, tree)?;
+        }
+        let rows = match self.pace {
+            Pace::Fixed(rows) => rows,
+            Pace::Auto(_) => {
+                let draft_s = if self.round.asked { self.worth.draft_s() } else { 0.0 };
+                self.best(tree, most, draft_s).rows
+            }
+        };
+        tree.limit(rows);
+        self.round.rows = rows.min(tree.num_nodes()).min(context.budget).max(1);
+        self.round.drafted_at = self.clock.now();
+        self.round.draft_s = self.round.drafted_at.saturating_sub(began).as_secs_f64();
+        Ok(())
+    }
+
+    fn observe(&mut self, target: &mut T, step: &Step) -> Result<(), T::Error> {
+        self.book(step.tokens.len());
+        self.trust.record(&self.round.guesses, &step.tokens);
+        self.window.observe(self.round.rows, step.tokens.len());
+        let began = self.clock.now();
+        self.quick.observe(target, step)?;
+        self.costly.observe(target, step)?;
+        self.spent.draft_s += self.clock.now().saturating_sub(began).as_secs_f64();
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! Never slower: the choice of rows, tried with clocks that only passes and drafts move.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::support::{FakeTarget, KnowingDraft, RandomDraft};
+use pleach_decode::{
+    Clock, CostCurve, DraftContext, Drafter, Generation, GenerationOptions, Lookup, NoDraft, Pace, Paced, Spent, Step,
+    Target, TokenId, TreeBuilder, TreeRows, Unconstrained,
+};
+
+const VOCAB: usize = 24;
+
+/// Seconds since the start, moved by hand.
+#[derive(Debug, Clone, Default)]
+struct Hands(Rc<Cell<f64>>);
+
+impl Hands {
+    fn turn(&self, seconds: f64) {
+        self.0.set(self.0.get() + seconds);
+    }
+}
+
+impl Clock for Hands {
+    fn now(&mut self) -> Duration {
+        Duration::from_secs_f64(self.0.get())
+    }
+}
+
+/// A target whose passes take time by their rows.
+struct Timed<T> {
+    target: T,
+    clock: Hands,
+    cost: fn(usize) -> f64,
+}
+
+impl<T: Target> Target for Timed<T> {
+    type Error = T::Error;
+
+    fn verify(&mut self, rows: TreeRows<'_>) -> Result<(), T::Error> {
+        self.clock.turn((self.cost)(rows.tokens.len()));
+        self.target.verify(rows)
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        self.target.logits(row)
+    }
+
+    fn commit(&mut self, rows: &[usize]) -> Result<(), T::Error> {
+        self.target.commit(rows)
+    }
+}
+
+/// A drafter whose drafts take time.
+struct TimedDraft<D> {
+    drafter: D,
+    clock: Hands,
+    seconds: f64,
+}
+
+impl<T: Target, D: Drafter<T>> Drafter<Timed<T>> for TimedDraft<D> {
+    fn draft(
+        &mut self,
+        target: &mut Timed<T>,
+        context: DraftContext<'_>,
+        tree: &mut TreeBuilder,
+    ) -> Result<(), T::Error> {
+        self.clock.turn(self.seconds);
+        self.drafter.draft(&mut target.target, context, tree)
+    }
+
+    fn observe(&mut self, target: &mut Timed<T>, step: &Step) -> Result<(), T::Error> {
+        self.drafter.observe(&mut target.target, step)
+    }
+}
+
+/// Sure of deep nonsense.
+struct Boaster(u32);
+
+impl<T: Target> Drafter<T> for Boaster {
+    fn draft(&mut self, _: &mut T, context: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error> {
+        let mut last = TreeBuilder::ROOT;
+        for _ in 1..context.budget {
+            self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let Some(node) = tree.add(last, (self.0 >> 16) % VOCAB as u32, 0.0) else { break };
+            last = node;
+        }
+        Ok(())
+    }
+}
+
+/// Two cores and 4-bit weights.
+fn cpu(rows: usize) -> f64 {
+    0.004 * (0.85 + 0.2 * rows as f64).max(1.0)
+}
+
+/// A graphics card, where rows are nearly free.
+fn gpu(rows: usize) -> f64 {
+    0.004 * (1.0 + 0.01 * rows as f64)
+}
+
+/// Writes so many tokens; returns the text, the time it took, and what the pace says of it.
+fn write<T, Q, D>(
+    target: T,
+    quick: Q,
+    costly: (D, f64),
+    cost: fn(usize) -> f64,
+    max_tokens: usize,
+) -> (Vec<TokenId>, f64, Spent, f64)
+where
+    T: Target<Error = Infallible>,
+    Q: Drafter<Timed<T>>,
+    D: Drafter<T>,
+{
+    let clock = Hands::default();
+    let costly = TimedDraft { drafter: costly.0, clock: clock.clone(), seconds: costly.1 };
+    let mut drafter = Paced::new(quick, costly, clock.clone(), Pace::Auto(64), CostCurve::default());
+    let mut target = Timed { target, clock: clock.clone(), cost };
+    let options =
+        GenerationOptions { budget: 64, max_tokens: Some(max_tokens), ..GenerationOptions::new(VOCAB, 1 << 14) };
+    let mut generation = Generation::new(options, &[1]).unwrap();
+    while generation.stopped().is_none() {
+        generation.step(&mut target, &mut drafter, &mut Unconstrained).unwrap();
+    }
+    let text = generation.history().generated().to_vec();
+    (text, clock.0.get(), *drafter.spent(), generation.stats().tokens_per_pass().unwrap())
+}
+
+fn fake() -> FakeTarget {
+    FakeTarget::new(3, VOCAB, 1 << 14)
+}
+
+fn knowing(mistakes: u64) -> KnowingDraft {
+    KnowingDraft { random: RandomDraft { state: 5 }, mistakes }
+}
+
+/// A target that repeats thirty tokens over and over.
+#[derive(Default)]
+struct Round {
+    committed: usize,
+    logits: Vec<Vec<f32>>,
+}
+
+impl Target for Round {
+    type Error = Infallible;
+
+    fn verify(&mut self, rows: TreeRows<'_>) -> Result<(), Infallible> {
+        let next = |position: usize| ((position % 30) * 7 % VOCAB) as u32;
+        let likes = |token| (0..VOCAB as u32).map(|other| f32::from(u8::from(other == token))).collect();
+        self.logits = rows.positions().map(|position| likes(next(position))).collect();
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        &self.logits[row]
+    }
+
+    fn commit(&mut self, rows: &[usize]) -> Result<(), Infallible> {
+        self.committed += rows.len();
+        Ok(())
+    }
+}
+
+/// The issue of every engine that drafts: text that cannot be foreseen must not pay for the attempt.
+#[test]
+fn garbage_costs_less_than_three_percent() {
+    for cost in [cpu, gpu] {
+        for tokens in [300, 3000] {
+            let (plain, plain_s, ..) = write(fake(), NoDraft, (NoDraft, 0.0), cost, tokens);
+            let quick = write(fake(), Boaster(1), (NoDraft, 0.0), cost, tokens);
+            let costly = write(fake(), NoDraft, (Boaster(2), 0.5 * cost(1)), cost, tokens);
+            let both = write(fake(), Lookup::new(), (RandomDraft { state: 9 }, 0.3 * cost(1)), cost, tokens);
+            for (name, (text, seconds, ..)) in [("quick", quick), ("costly", costly), ("both", both)] {
+                assert_eq!(text, plain);
+                assert!(seconds * 0.97 <= plain_s, "{name}, {tokens} tokens: {} of plain speed", plain_s / seconds);
+            }
+        }
+    }
+}
+
+#[test]
+fn repetition_is_written_several_times_faster() {
+    let (plain, plain_s, ..) = write(Round::default(), NoDraft, (NoDraft, 0.0), cpu, 600);
+    let (text, seconds, spent, tokens_per_pass) = write(Round::default(), Lookup::new(), (NoDraft, 0.0), cpu, 600);
+    assert_eq!(text, plain);
+    assert!(plain_s / seconds > 2.5, "{}", plain_s / seconds);
+    assert!(tokens_per_pass > 6.0, "{tokens_per_pass}");
+    let reported = spent.speedup().unwrap();
+    assert!((reported / (plain_s / seconds) - 1.0).abs() < 0.05, "reported {reported}, measured {}", plain_s / seconds);
+}
+
+/// The number of rows follows the cost of rows: few where they are dear, many where they are free.
+#[test]
+fn a_good_drafter_gets_the_rows_that_the_machine_can_pay() {
+    let run = |cost: fn(usize) -> f64| {
+        let (plain, plain_s, ..) = write(fake(), NoDraft, (NoDraft, 0.0), cost, 1500);
+        let (text, seconds, _, tokens_per_pass) = write(fake(), NoDraft, (knowing(20), 0.1 * cost(1)), cost, 1500);
+        assert_eq!(text, plain);
+        (plain_s / seconds, tokens_per_pass)
+    };
+    let (on_cpu, on_gpu) = (run(cpu), run(gpu));
+    assert!(on_cpu.0 > 1.4 && on_gpu.0 > 2.5, "cpu {on_cpu:?}, gpu {on_gpu:?}");
+    assert!(on_gpu.1 > on_cpu.1, "cpu {on_cpu:?}, gpu {on_gpu:?}");
+}
+
+/// A drafter that takes longer than a pass is left alone even if it is always right about one token.
+#[test]
+fn a_draft_dearer_than_what_it_brings_is_not_asked_for() {
+    let (_, plain_s, ..) = write(fake(), NoDraft, (NoDraft, 0.0), cpu, 2000);
+    let (_, seconds, ..) = write(fake(), NoDraft, (knowing(70), 1.5 * cpu(1)), cpu, 2000);
+    assert!(seconds * 0.97 <= plain_s, "{}", plain_s / seconds);
+}
+
+#[test]
+fn a_fixed_pace_drafts_always_and_keeps_to_its_rows() {
+    let clock = Hands::default();
+    let costly = TimedDraft { drafter: Boaster(4), clock: clock.clone(), seconds: 0.001 };
+    let mut drafter = Paced::new(NoDraft, costly, clock.clone(), Pace::Fixed(6), CostCurve::default());
+    let mut target = Timed { target: fake(), clock, cost: cpu };
+    let options = GenerationOptions { max_tokens: Some(50), budget: 64, ..GenerationOptions::new(VOCAB, 1000) };
+    let mut generation = Generation::new(options, &[1]).unwrap();
+    for _ in 0..10 {
+        let before = generation.stats().drafted();
+        generation.step(&mut target, &mut drafter, &mut Unconstrained).unwrap();
+        assert_eq!(generation.stats().drafted() - before, 5);
+    }
+    assert_eq!(drafter.spent().speedup(), None, "no pass of one row was measured");
+}
