@@ -8,7 +8,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pleach_engine::{Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, Sampling};
+use pleach_engine::{
+    Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, Sampling, SpecBudget, Speculation,
+};
 use serde_json::Value;
 
 use crate::error::CliError;
@@ -64,7 +66,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Answer one prompt.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Measure the speed of models.
     Bench(BenchArgs),
 }
@@ -148,6 +150,38 @@ pub(crate) struct ModelFlags {
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     runtime: RuntimeFlags,
+    #[command(flatten)]
+    pub(crate) spec: SpecFlags,
+}
+
+/// What guesses ahead.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_MODEL)]
+pub(crate) struct SpecFlags {
+    /// What guesses ahead: `ngram` looks up what the text has said before, `mtp` asks the model's own head, `draft` a
+    /// --draft-model. It changes the speed, never the text.
+    #[arg(
+        long,
+        value_name = "DRAFTER",
+        value_enum,
+        env = "PLEACH_SPEC",
+        hide_env_values = true,
+        default_value = "auto"
+    )]
+    spec: SpecArg,
+    /// A small model of the same vocabulary that guesses ahead: a folder or a `.gguf` file.
+    #[arg(long, value_name = "PATH", env = "PLEACH_DRAFT_MODEL", hide_env_values = true)]
+    draft_model: Option<PathBuf>,
+    /// Rows of a pass for guesses, 1 to 64; `auto` takes as many as pay by the measured speed of this machine.
+    #[arg(
+        long,
+        value_name = "ROWS",
+        env = "PLEACH_SPEC_BUDGET",
+        hide_env_values = true,
+        default_value = "auto",
+        allow_hyphen_values = true
+    )]
+    pub(crate) spec_budget: SpecBudget,
 }
 
 /// Where a model runs, and how precisely.
@@ -261,6 +295,16 @@ enum ActivationsArg {
     Exact,
 }
 
+/// Spelling of the drafters.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum SpecArg {
+    Auto,
+    Off,
+    Ngram,
+    Mtp,
+    Draft,
+}
+
 /// Reads the arguments of the process. Prints help and version itself.
 pub(crate) fn parse() -> Result<Cli, CliError> {
     let cli = Cli::try_parse().map_err(refusal::translate)?;
@@ -276,7 +320,25 @@ pub(crate) fn parse() -> Result<Cli, CliError> {
 impl ModelFlags {
     /// How the engine is to be opened.
     pub(crate) fn engine_options(&self) -> EngineOptions {
-        EngineOptions { threads: self.threads, context: self.ctx, ..self.runtime.engine_options() }
+        EngineOptions {
+            threads: self.threads,
+            context: self.ctx,
+            speculation: self.spec.speculation(),
+            draft_model: self.spec.draft_model.clone(),
+            ..self.runtime.engine_options()
+        }
+    }
+}
+
+impl SpecFlags {
+    fn speculation(&self) -> Speculation {
+        match self.spec {
+            SpecArg::Auto => Speculation::Auto,
+            SpecArg::Off => Speculation::Off,
+            SpecArg::Ngram => Speculation::Ngram,
+            SpecArg::Mtp => Speculation::Mtp,
+            SpecArg::Draft => Speculation::Draft,
+        }
     }
 }
 

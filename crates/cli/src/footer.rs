@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pleach_engine::{Drafting, Usage};
+
 use crate::measure::Measured;
 
 /// The lines, without line breaks.
@@ -51,6 +53,19 @@ pub(crate) fn aligned(label: &str, value: &str) -> String {
     format!("{:<WIDTH$}{value}", format!("{label}:"))
 }
 
+/// What guessing ahead brought, in words.
+pub(crate) fn drafting(drafting: &Drafting, usage: &Usage) -> String {
+    if drafting.drafters.is_empty() {
+        return "off".to_owned();
+    }
+    let drafters = drafting.drafters.join(" and ");
+    let accepted = format!("{drafters}, {} of {} guesses accepted", usage.accepted, usage.drafted);
+    match drafting.speedup {
+        Some(speedup) => format!("{accepted}, {speedup:.2} times plain decoding"),
+        None => accepted,
+    }
+}
+
 /// Milliseconds below a second, seconds from there on.
 pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -85,7 +100,7 @@ pub(crate) fn significant(value: f64) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use pleach_engine::{FinishReason, Finished, ResidentMemory, Timings, Usage};
+    use pleach_engine::{FinishReason, Finished, ResidentMemory, Timings};
 
     use super::*;
     use crate::measure::Energy;
@@ -107,6 +122,7 @@ pub(crate) mod tests {
                 generation,
                 total: Duration::from_millis(160) + generation,
             },
+            drafting: Drafting::default(),
             seed: 0,
         }
     }
@@ -151,6 +167,16 @@ input energy per token:  not available: no energy reading
 output energy per token: not available: no energy reading
 duration:                160 ms";
         assert_eq!(lines(&nothing).join("\n"), expected);
+    }
+
+    #[test]
+    fn drafting_says_who_guessed_and_what_it_brought() {
+        let usage = Usage { drafted: 80, accepted: 35, ..Usage::default() };
+        let mut brought = Drafting { drafters: vec!["ngram", "mtp"], speedup: Some(1.874), ..Drafting::default() };
+        assert_eq!(drafting(&brought, &usage), "ngram and mtp, 35 of 80 guesses accepted, 1.87 times plain decoding");
+        brought.speedup = None;
+        assert_eq!(drafting(&brought, &usage), "ngram and mtp, 35 of 80 guesses accepted");
+        assert_eq!(drafting(&Drafting::default(), &usage), "off");
     }
 
     #[test]

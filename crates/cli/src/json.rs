@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pleach_engine::{Engine, Event, FinishReason, Located, TokenEvent};
+use pleach_engine::{Drafting, Engine, Event, FinishReason, Located, TokenEvent};
 use serde::Serialize;
 
 use crate::measure::Measured;
@@ -31,6 +31,7 @@ pub(crate) struct Object {
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<Vec<TokenLogProbs>>,
     usage: Usage,
+    speculation: Option<Speculation>,
     timings: Timings,
     energy: Option<Energy>,
     energy_unavailable: Option<String>,
@@ -76,6 +77,15 @@ struct Usage {
     drafted: u64,
     accepted: u64,
     tokens_per_pass: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Speculation {
+    drafters: Vec<&'static str>,
+    drafted_by_depth: Vec<u64>,
+    accepted_by_depth: Vec<u64>,
+    draft_ms: f64,
+    speedup: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -132,6 +142,7 @@ impl Collector {
             output_ids: self.tokens.iter().map(|token| token.id).collect(),
             logprobs: self.wants_logprobs.then(logprobs),
             usage: Usage::new(&finished.usage),
+            speculation: Speculation::new(&finished.drafting),
             timings: Timings::new(measured),
             energy: measured.energy.as_ref().ok().map(|energy| Energy {
                 total_j: energy.total,
@@ -202,6 +213,19 @@ impl Usage {
             accepted: usage.accepted,
             tokens_per_pass: usage.tokens_per_pass(),
         }
+    }
+}
+
+impl Speculation {
+    /// `None` for plain decoding.
+    fn new(drafting: &Drafting) -> Option<Self> {
+        (!drafting.drafters.is_empty()).then(|| Self {
+            drafters: drafting.drafters.clone(),
+            drafted_by_depth: drafting.drafted_by_depth.clone(),
+            accepted_by_depth: drafting.accepted_by_depth.clone(),
+            draft_ms: 1e3 * drafting.draft.as_secs_f64(),
+            speedup: drafting.speedup,
+        })
     }
 }
 

@@ -101,7 +101,7 @@ impl Generation {
         Ok(Step { tokens: vec![token], rows: Vec::new(), stop })
     }
 
-    /// Asks a drafter for the tree of the next pass.
+    /// Asks a constraint for the tokens that it forces, and a drafter for the rest of the next pass's tree.
     ///
     /// The tree never reaches past the context or the token limit: what could not be given out is not verified.
     ///
@@ -112,6 +112,7 @@ impl Generation {
         &mut self,
         target: &mut T,
         drafter: &mut D,
+        constraint: &mut dyn Constraint,
     ) -> Result<DraftTree, StepError<T::Error>> {
         self.check_running()?;
         // A path of depth d gives d + 1 tokens.
@@ -119,6 +120,7 @@ impl Generation {
         let root = self.history.tokens()[self.committed];
         let mut tree = TreeBuilder::new(root, self.committed, max_depth, self.sampler.vocab_size());
         if max_depth > 0 && self.budget > 1 {
+            tree.add_branch(TreeBuilder::ROOT, &constraint.forced(max_depth.min(self.budget - 1)), 0.0);
             let context = DraftContext { history: &self.history, budget: self.budget, sampler: &self.sampler };
             drafter.draft(target, context, &mut tree).map_err(StepError::Target)?;
         }

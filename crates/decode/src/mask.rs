@@ -109,6 +109,14 @@ pub trait Constraint {
         None
     }
 
+    /// Tokens that the text must go on with, whatever the model says: those of a grammar that leaves no choice. They are
+    /// drafted as certain, at no cost; [`allowed`](Self::allowed) still decides, so a wrong answer costs time only.
+    ///
+    /// At most `most` are of use. None, unless a constraint knows better.
+    fn forced(&mut self, _most: usize) -> Vec<TokenId> {
+        Vec::new()
+    }
+
     /// Takes note of the next token of the text and says whether the text ends with it.
     ///
     /// Nothing is drawn and no row is kept past an end, however much was drafted. A stop token, which ends the text by

@@ -66,7 +66,7 @@ impl Generation {
         drafter: &mut D,
         constraint: &mut dyn Constraint,
     ) -> Result<Step, StepError<T::Error>> {
-        let tree = self.draft(target, drafter)?;
+        let tree = self.draft(target, drafter, constraint)?;
         target.verify(tree.rows()).map_err(StepError::Target)?;
         let step = self.accept(&tree, |row| target.logits(row), constraint)?;
         target.commit(&step.rows).map_err(StepError::Target)?;

@@ -10,6 +10,9 @@ const LONGEST_REST: u32 = 256;
 /// Weight of the latest step in a mean.
 const LATEST: f64 = 0.3;
 
+/// A draft that takes longer than this multiple of the mean was disturbed, or had much to catch up with.
+const OUTLIER: f64 = 3.0;
+
 /// Where other drafts promise this multiple of plain decoding, they are left alone.
 const GOOD_ENOUGH: f64 = 1.5;
 
@@ -20,6 +23,7 @@ pub(crate) struct Worth {
     tokens_per_s: Option<f64>,
     /// Seconds of one of its drafts.
     draft_s: Option<f64>,
+    num_drafts: u32,
     losses: u32,
     /// Steps until it is tried again.
     resting: u32,
@@ -53,9 +57,14 @@ impl Worth {
 
     /// Notes what a draft cost, and returns the mean.
     pub(crate) fn drafted(&mut self, seconds: f64) -> f64 {
-        let mean = mean(self.draft_s, seconds);
-        self.draft_s = Some(mean);
-        mean
+        self.num_drafts = self.num_drafts.saturating_add(1);
+        let draft_s = match self.draft_s {
+            // The first may have prepared buffers and read a prompt.
+            Some(before) if self.num_drafts == 2 => before.min(seconds),
+            before => mean(before, seconds.min(before.map_or(seconds, |before| OUTLIER * before))),
+        };
+        self.draft_s = Some(draft_s);
+        draft_s
     }
 
     /// Notes the tokens per second that a step promises with a draft and without.
@@ -149,6 +158,13 @@ mod tests {
             }
         }
         assert_eq!(last_asked, 999);
+    }
+
+    #[test]
+    fn the_first_draft_and_disturbed_ones_do_not_set_the_price() {
+        let mut worth = Worth::new();
+        assert_eq!([worth.drafted(5.0), worth.drafted(0.01)], [5.0, 0.01]);
+        assert!(worth.drafted(9.0) < 0.02);
     }
 
     #[test]

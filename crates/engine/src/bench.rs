@@ -99,7 +99,7 @@ impl Bencher {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
-            let mut target = SequenceTarget::new(self.engine.runner().wait(), &mut sequence);
+            let mut target = SequenceTarget::new(self.engine.runners().wait(), &mut sequence);
             step(&mut writer, &mut target)?;
         }
         Ok(Some(started.elapsed()))
@@ -125,7 +125,7 @@ impl Bencher {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
-            self.engine.runner().wait().forward(&rows, &all, &[&sequence])?;
+            self.engine.runners().wait().target.forward(&rows, &all, &[&sequence])?;
         }
         Ok(Some(started.elapsed()))
     }
@@ -164,7 +164,8 @@ impl Bencher {
             let last = [chunk.len() - 1];
             let outputs: &[usize] = if rest.is_empty() { &last } else { &[] };
             let path: Vec<usize> = (0..chunk.len()).collect();
-            let mut runner = self.engine.runner().wait();
+            let mut runners = self.engine.runners().wait();
+            let runner = &mut runners.target;
             match profile.as_deref_mut() {
                 None => {
                     runner.forward(&rows, outputs, &[sequence])?;

@@ -1,15 +1,23 @@
 //! A model that is open.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_checkpoint::{Checkpoint, GenerationConfig};
-use pleach_model::{Model, Runner};
+use pleach_decode::{CostCurve, Lookup, Paced};
+use pleach_model::{Model, MtpRunner, Runner, Tap};
 use pleach_text::{AddedTokens, ChatRequest, ChatTemplate, RenderNote, SpecialTokens, Tokenizer, opens_reasoning};
 
+use crate::costly::{Costly, CostlyKind, CostlyRunner};
+use crate::generation::Drafters;
 use crate::options::ContextLimits;
+use crate::speculation::WallClock;
+use crate::target::Runners;
 use crate::turns::Turns;
-use crate::{EngineError, EngineOptions, ModelInfo, Prompt, Session, info, memory, vocabulary};
+use crate::{
+    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, draft_model, info, memory,
+    vocabulary,
+};
 
 /// A model with its weights, shared by any number of sessions and threads. Cloning it is cheap.
 ///
@@ -21,7 +29,12 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     model: Arc<Model>,
     /// One for all sessions: its recorded passes hold buffers, and candidate rows live there within a step.
-    runner: Turns<Runner>,
+    runners: Turns<Runners>,
+    speculation: Speculation,
+    /// What drafts with a model of its own.
+    costly: Option<CostlyKind>,
+    /// What passes cost, as far as earlier requests have found out.
+    costs: Mutex<CostCurve>,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     generation: GenerationConfig,
@@ -69,8 +82,18 @@ impl Engine {
         };
         let context = options.context.resolve(&limits)?;
         let info = about.with(&model, context, &limits);
+        let draft = match &options.draft_model {
+            Some(draft) if options.speculation.asks_draft_model() => {
+                Some(draft_model::open(draft, (&tokenizer, model.config().vocab_size), &model, options)?)
+            }
+            _ => None,
+        };
+        let runners = runners(&model, draft, options.speculation)?;
         Ok(Self(Arc::new(Inner {
-            runner: Turns::new(Runner::new(Arc::clone(&model))),
+            costly: runners.costly.as_ref().map(CostlyRunner::kind),
+            runners: Turns::new(runners),
+            speculation: options.speculation,
+            costs: Mutex::default(),
             model,
             tokenizer,
             template,
@@ -173,11 +196,60 @@ impl Engine {
         &self.0.model
     }
 
-    pub(crate) fn runner(&self) -> &Turns<Runner> {
-        &self.0.runner
+    pub(crate) fn runners(&self) -> &Turns<Runners> {
+        &self.0.runners
+    }
+
+    /// The drafters of one request.
+    pub(crate) fn drafters(&self, budget: SpecBudget) -> Drafters {
+        let (lookup, costly) = (self.looks_up().then(Lookup::new), self.0.costly.map(Costly::new));
+        let costs = self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Paced::new(lookup, costly, WallClock::start(), budget.pace(), costs)
+    }
+
+    /// Keeps what a request has found out about the cost of passes.
+    pub(crate) fn keep_costs(&self, costs: &CostCurve) {
+        self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone_from(costs);
+    }
+
+    /// The drafters that requests have; none if they are decoded plainly.
+    pub fn drafter_names(&self) -> Vec<&'static str> {
+        let lookup = self.looks_up().then_some("ngram");
+        lookup.into_iter().chain(self.0.costly.map(CostlyKind::name)).collect()
+    }
+
+    fn looks_up(&self) -> bool {
+        matches!(self.0.speculation, Speculation::Auto | Speculation::Ngram)
     }
 
     pub(crate) fn prefill_chunk(&self) -> usize {
         self.0.prefill_chunk
     }
+}
+
+/// The runner of the model, and that of a model that drafts for it.
+fn runners(model: &Arc<Model>, draft: Option<Runner>, speculation: Speculation) -> Result<Runners, EngineError> {
+    let costly = match speculation {
+        Speculation::Off | Speculation::Ngram => None,
+        Speculation::Draft => Some(draft.map(CostlyRunner::Model).ok_or_else(no_draft_model)?),
+        Speculation::Mtp => Some(mtp_runner(model)?),
+        Speculation::Auto => match draft {
+            Some(draft) => Some(CostlyRunner::Model(draft)),
+            None => model.has_mtp().then(|| mtp_runner(model)).transpose()?,
+        },
+    };
+    let taps: &[Tap] = if matches!(costly, Some(CostlyRunner::Mtp(_))) { &[Tap::Final] } else { &[] };
+    Ok(Runners { target: Runner::with_taps(Arc::clone(model), taps)?, costly })
+}
+
+fn mtp_runner(model: &Arc<Model>) -> Result<CostlyRunner, EngineError> {
+    if !model.has_mtp() {
+        let (drafter, reason) = ("mtp", "it has no multi-token-prediction head".to_owned());
+        return Err(EngineError::UnfitDrafter { drafter, reason });
+    }
+    Ok(CostlyRunner::Mtp(MtpRunner::new(Arc::clone(model))?))
+}
+
+fn no_draft_model() -> EngineError {
+    EngineError::UnfitDrafter { drafter: "draft", reason: "no draft model was named".to_owned() }
 }

@@ -118,6 +118,14 @@ pub enum EngineError {
         /// The values allowed.
         allowed: String,
     },
+    /// A drafter was asked for that does not belong to the model.
+    #[error("`{drafter}` cannot draft for this model: {reason}")]
+    UnfitDrafter {
+        /// The drafter asked for.
+        drafter: &'static str,
+        /// What does not fit.
+        reason: String,
+    },
     /// The prompt leaves no room for an answer.
     #[error("the prompt has {prompt} tokens, but the context holds {context} with at least one of the answer")]
     PromptTooLong {
@@ -173,6 +181,7 @@ impl EngineError {
             }
             Self::NoChatTemplate => "give the prompt as plain text, or use the instruction-tuned variant of the model",
             Self::PromptTooLong { .. } => "shorten the prompt or open the model with a longer context",
+            Self::UnfitDrafter { .. } => "leave the drafter out to have one chosen",
             Self::ContextBeyondModel { .. } => "leave the context length out to have it chosen",
             Self::NonFiniteLogits { .. } => {
                 "the weights may be damaged, or overflow 16 bits: try an f32 key-value cache and exact activations"

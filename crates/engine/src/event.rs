@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Drafting;
+
 /// Something that happened in a request, in the order in which it happened.
 ///
 /// First the prompt's progress, then pieces of text, then exactly one [`Finished`], which is the last. A request that
@@ -62,6 +64,8 @@ pub struct Finished {
     pub usage: Usage,
     /// Times.
     pub timings: Timings,
+    /// What guessing ahead brought.
+    pub drafting: Drafting,
     /// The seed that tokens were drawn with: the same request with it gives the same text.
     pub seed: u64,
 }

@@ -4,14 +4,20 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use pleach_decode::{DecodeError, Generation as Writer, LogProbs, NoDraft, StepError, StopReason, Target};
+use pleach_decode::{DecodeError, Generation as Writer, LogProbs, Lookup, Paced, StepError, StopReason, Target};
 use pleach_text::RenderNote;
 
+use crate::costly::Costly;
 use crate::output::Output;
 use crate::prefix::{Place, Prefix};
+use crate::speculation::WallClock;
 use crate::{
-    CancelToken, Engine, EngineError, Event, FinishReason, Finished, Prefill, Timings, TokenEvent, TokenLogProbs, Usage,
+    CancelToken, Drafting, Engine, EngineError, Event, FinishReason, Finished, Prefill, Timings, TokenEvent,
+    TokenLogProbs, Usage,
 };
+
+/// What guesses ahead in one request.
+pub(crate) type Drafters = Paced<Option<Lookup>, Option<Costly>, WallClock>;
 
 /// The events of one request, each made when it is asked for.
 ///
@@ -31,6 +37,7 @@ pub(crate) struct Parts<'s> {
     pub(crate) engine: &'s Engine,
     pub(crate) prefix: &'s mut Prefix,
     pub(crate) writer: Writer,
+    pub(crate) drafters: Drafters,
     pub(crate) output: Output,
     pub(crate) prompt: Vec<u32>,
     /// Tokens of the prompt that the prefix had at the start.
@@ -84,11 +91,16 @@ impl<'s> Generation<'s> {
     }
 
     fn read_chunk(&mut self) -> Result<(), EngineError> {
-        let Parts { engine, prefix, prompt, .. } = &mut self.parts;
+        let Parts { engine, prefix, prompt, drafters, .. } = &mut self.parts;
         if let Some(start) = Some(prefix.len()).filter(|&start| start < prompt.len()) {
             let end = prompt.len().min(start + engine.prefill_chunk());
             let place = if end == prompt.len() { Place::End } else { Place::Inside };
-            prefix.extend(&mut engine.runner().wait(), &prompt[start..end], place)?;
+            let mut runners = engine.runners().wait();
+            prefix.extend(&mut runners.target, &prompt[start..end], place)?;
+            if let Some(costly) = drafters.costly_mut() {
+                costly.read(start, &runners.target)?;
+            }
+            drop(runners);
             self.report_prefill();
         }
         if self.parts.prefix.len() == self.parts.prompt.len() {
@@ -111,10 +123,10 @@ impl<'s> Generation<'s> {
     }
 
     fn write_tokens(&mut self) -> Result<(), EngineError> {
-        let Parts { engine, prefix, writer, output, logprobs, .. } = &mut self.parts;
+        let Parts { engine, prefix, writer, drafters, output, logprobs, .. } = &mut self.parts;
         let first = writer.history().tokens().len();
-        let mut target = prefix.target(engine.runner());
-        let step = writer.step(&mut target, &mut NoDraft, output).map_err(from_step)?;
+        let mut target = prefix.target(engine.runners());
+        let step = writer.step(&mut target, drafters, output).map_err(from_step)?;
         for (position, (&token, &row)) in (first as u64..).zip(step.tokens.iter().zip(&step.rows)) {
             self.ready.push_back(token_event(engine, token, target.logits(row), position, *logprobs)?);
         }
@@ -146,11 +158,13 @@ impl<'s> Generation<'s> {
     fn finish(&mut self, reason: FinishReason) {
         self.phase = Phase::Over;
         self.parts.output.finish();
+        self.parts.engine.keep_costs(self.parts.drafters.costs());
         self.ready.extend(self.parts.output.take());
         self.ready.push_back(Event::Finished(Finished {
             reason,
             usage: self.usage(),
             timings: self.timings(),
+            drafting: self.drafting(),
             seed: self.parts.seed,
         }));
     }
@@ -164,6 +178,18 @@ impl<'s> Generation<'s> {
             passes: stats.passes,
             drafted: stats.drafted(),
             accepted: stats.accepted(),
+        }
+    }
+
+    fn drafting(&self) -> Drafting {
+        let (stats, spent) = (self.parts.writer.stats(), self.parts.drafters.spent());
+        let drafters = self.parts.engine.drafter_names();
+        Drafting {
+            speedup: spent.speedup().filter(|_| !drafters.is_empty()),
+            drafters,
+            drafted_by_depth: stats.drafted_by_depth.clone(),
+            accepted_by_depth: stats.accepted_by_depth.clone(),
+            draft: Duration::from_secs_f64(spent.draft_s),
         }
     }
 

@@ -23,7 +23,10 @@
 mod activity;
 mod bench;
 mod cancel;
+mod chain;
 mod chat;
+mod costly;
+mod draft_model;
 mod energy;
 mod engine;
 mod error;
@@ -32,11 +35,13 @@ mod generation;
 mod info;
 mod locate;
 mod memory;
+mod mtp;
 mod options;
 mod output;
 mod prefix;
 mod request;
 mod session;
+mod speculation;
 mod target;
 mod turns;
 mod vocabulary;
@@ -59,6 +64,7 @@ pub use options::{
 };
 pub use request::{MAX_LOGPROBS, Prompt, Request, Sampling, Settings};
 pub use session::Session;
+pub use speculation::{AUTOMATIC_SPEC_ROWS, Drafting, MAX_SPEC_ROWS, SpecBudget, Speculation};
 
 // What the signatures above are made of, so that users need no other crate of the project.
 pub use pleach_checkpoint::{CheckpointError, GenerationConfig, SkippedTensor};

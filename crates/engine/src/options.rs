@@ -1,6 +1,7 @@
 //! How a model is run: device, threads, context, precision. The only place where a device is chosen.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use pleach_kernels::{
 };
 use pleach_model::{LoadOptions, MAX_ROWS};
 
-use crate::EngineError;
+use crate::{EngineError, Speculation};
 
 /// Choices made when a model is opened. The default suits nearly everybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub struct EngineOptions {
     /// Tokens of a prompt that are run in one pass: 1 to [`MAX_PREFILL_CHUNK`], default 256. A cancelled request ends
     /// after at most one such pass. It changes the speed, never the text.
     pub prefill_chunk: usize,
+    /// Which drafters guess ahead. They change the speed, never the text.
+    pub speculation: Speculation,
+    /// A folder or `.gguf` file with a small model of the same vocabulary that drafts.
+    pub draft_model: Option<PathBuf>,
 }
 
 /// Most tokens of a prompt in one pass.
@@ -45,6 +50,8 @@ impl Default for EngineOptions {
             kv_cache: KvCacheType::default(),
             activations: Activations::default(),
             prefill_chunk: 256,
+            speculation: Speculation::default(),
+            draft_model: None,
         }
     }
 }

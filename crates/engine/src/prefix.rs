@@ -3,7 +3,7 @@
 use pleach_kernels::{Rows, SequenceRows};
 use pleach_model::{Model, ModelError, Runner, Sequence};
 
-use crate::target::SequenceTarget;
+use crate::target::{Runners, SequenceTarget};
 use crate::turns::Turns;
 
 /// The committed tokens of a session and the state that stands for exactly these.
@@ -94,8 +94,8 @@ impl Prefix {
     }
 
     /// The state as the loop of generation sees it, for one step.
-    pub(crate) fn target<'a>(&'a mut self, runner: &'a Turns<Runner>) -> SequenceTarget<'a> {
-        SequenceTarget::new(runner.wait(), &mut self.sequence)
+    pub(crate) fn target<'a>(&'a mut self, runners: &'a Turns<Runners>) -> SequenceTarget<'a> {
+        SequenceTarget::new(runners.wait(), &mut self.sequence)
     }
 
     /// Notes the tokens that a step committed.

@@ -4,7 +4,7 @@ use pleach_checkpoint::GenerationConfig;
 use pleach_decode::SamplingParams;
 use pleach_text::{ChatRequest, Message, Role, SpecialTokens, StopStrings};
 
-use crate::{CancelToken, EngineError};
+use crate::{CancelToken, EngineError, SpecBudget};
 
 /// One text to be written.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +45,8 @@ pub struct Settings {
     pub split_reasoning: bool,
     /// Whether special tokens show in the text; they are left out by default.
     pub special_tokens: SpecialTokens,
+    /// How many rows the guesses of a pass get, if the engine has drafters. It changes the speed, never the text.
+    pub spec_budget: SpecBudget,
     /// Stops the request from another thread.
     pub cancel: CancelToken,
 }
@@ -123,6 +125,7 @@ impl Default for Settings {
             ignore_eos: false,
             split_reasoning: true,
             special_tokens: SpecialTokens::Skip,
+            spec_budget: SpecBudget::default(),
             cancel: CancelToken::new(),
         }
     }

@@ -64,12 +64,12 @@ impl Session {
         let settings = &request.settings;
         let stops = settings.stop_strings()?;
         let encoded = self.engine.encode_prompt(&request.prompt)?;
+        settings.spec_budget.validate()?;
         let options = GenerationOptions {
             sampling: settings.sampling.resolve(self.engine.generation_config()),
             stop_tokens: if settings.ignore_eos { Vec::new() } else { self.engine.stop_tokens().to_vec() },
             max_tokens: settings.max_tokens,
-            // Nothing is drafted yet.
-            budget: 1,
+            budget: if self.engine.drafter_names().is_empty() { 1 } else { settings.spec_budget.most_rows() },
             ..GenerationOptions::new(self.engine.model().config().vocab_size, self.engine.info().context)
         };
         let seed = options.sampling.seed;
@@ -81,6 +81,7 @@ impl Session {
             engine: &self.engine,
             prefix: &mut self.prefix,
             writer,
+            drafters: self.engine.drafters(settings.spec_budget),
             output: Output::new(detokenizer, StopMatcher::new(stops), splitter),
             logprobs: settings.logprobs,
             cancel: settings.cancel.clone(),

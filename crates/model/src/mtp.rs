@@ -80,6 +80,14 @@ impl MtpRunner {
         }
     }
 
+    /// The head's memory for a new, empty sequence.
+    ///
+    /// # Errors
+    /// What the device says when its memory is full.
+    pub fn new_sequence(&self) -> Result<MtpSequence, ModelError> {
+        self.model.new_mtp_sequence()
+    }
+
     /// Runs `rows`, whose tokens are those that follow; `hidden` holds the state of each row: `[rows, hidden_size]`,
     /// from [`Tap::Final`](crate::Tap) or from [`hidden`](Self::hidden).
     ///
@@ -116,6 +124,15 @@ impl MtpRunner {
     pub fn hidden(&self) -> Result<&[f32], ModelError> {
         let (pass, tensors) = self.passes.last()?;
         Ok(pass.read(tensors.hidden)?)
+    }
+
+    /// [`hidden`](Self::hidden) of the last pass's last row: `[hidden_size]`.
+    ///
+    /// # Errors
+    /// [`ModelError::NotRun`] if no pass was run.
+    pub fn last_hidden(&self) -> Result<&[f32], ModelError> {
+        let hidden = self.hidden()?;
+        Ok(&hidden[hidden.len() - self.model.config.hidden_size..])
     }
 
     /// Appends the rows `path` of the last pass to the head's memory.

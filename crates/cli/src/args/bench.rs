@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use clap::{Args, ValueEnum};
-use pleach_engine::{ContextLength, EngineOptions, RowShape};
+use pleach_engine::{ContextLength, EngineOptions, RowShape, Speculation};
 
 use super::{RuntimeFlags, values};
 
@@ -132,7 +132,8 @@ impl TestFlags {
 impl MachineFlags {
     /// How the engine is to be opened, one after the other, with room for `context` tokens.
     pub(crate) fn engine_options(&self, context: usize) -> Vec<EngineOptions> {
-        let mut options = self.runtime.engine_options();
+        // Tests run passes of their own: nothing is drafted.
+        let mut options = EngineOptions { speculation: Speculation::Off, ..self.runtime.engine_options() };
         options.context = ContextLength::from(context);
         options.prefill_chunk = self.prefill_chunk.unwrap_or(options.prefill_chunk);
         if self.threads.is_empty() {

@@ -71,6 +71,7 @@ fn settings(flags: &GenerateFlags, cancel: CancelToken) -> Settings {
         ignore_eos: flags.sampling.ignore_eos,
         // A raw text is continued as it is: what looks like a thought in it may be anything.
         split_reasoning: !flags.prompt.raw,
+        spec_budget: flags.model.spec.spec_budget,
         cancel,
         ..Settings::default()
     }
@@ -184,12 +185,13 @@ fn state(state_bytes: usize, token_bytes: usize) -> String {
 
 /// Prints the statistics. `--json` has them in its object.
 fn report(flags: &OutputFlags, prompt: &Prompt, measured: &Measured) {
-    let Finished { reason, usage, seed, .. } = &measured.finished;
+    let Finished { reason, usage, seed, drafting, .. } = &measured.finished;
     if flags.verbose {
         let kind = if matches!(prompt, Prompt::Chat(_)) { "chat" } else { "raw" };
         say(&aligned("prompt", &format!("{} tokens, {kind}", usage.prompt_tokens)));
         say(&aligned("answer", &format!("{} tokens, {}", usage.output_tokens, Ending(reason))));
         say(&aligned("seed", &seed.to_string()));
+        say(&aligned("drafting", &footer::drafting(drafting, usage)));
     }
     if flags.quiet || flags.json {
         return;

@@ -69,6 +69,7 @@ fn verbose_says_what_was_run() {
         "prompt",
         "answer",
         "seed",
+        "drafting",
     ];
     assert_eq!(labels, [&before[..], &LABELS].concat());
     assert!(run.stderr.contains("cut off where `--max-tokens` or the context ends"), "{}", run.stderr);
@@ -96,6 +97,8 @@ fn stable(object: Value) -> Value {
     };
     let mut object = object;
     object["timings"] = masked(&object["timings"]);
+    object["speculation"]["draft_ms"] = "number".into();
+    object["speculation"]["speedup"] = "number or null".into();
     object["memory"] = masked(&object["memory"]);
     object["model"]["path"] = "path".into();
     object["model"]["device"] = "device".into();
@@ -120,6 +123,24 @@ fn the_json_object() {
     let asked = ["run", &model, "--raw", "-m", "The quick brown fox", "--logprobs", "2"];
     let object = json([&asked[..], &flags].concat(), "");
     insta::assert_json_snapshot!(stable(object));
+}
+
+/// A long answer of a small model repeats itself, so guesses come true; off, there are none.
+#[test]
+fn speculation_is_counted_and_changes_no_token() {
+    let model = fixture("tiny-llama");
+    let asked = ["run", &model, "--raw", "-m", "The quick brown fox", "--ignore-eos", "--max-tokens", "80"];
+    let with = |flags: &[&'static str]| json([&asked[..], flags].concat(), "");
+    let (plain, drafted) = (with(&["--spec", "off"]), with(&["--spec", "ngram", "--spec-budget", "8"]));
+    assert_eq!(plain["output_ids"], drafted["output_ids"]);
+    assert_eq!((&plain["speculation"], &plain["usage"]["drafted"]), (&Value::Null, &0.into()));
+    assert_eq!(drafted["speculation"]["drafters"], serde_json::json!(["ngram"]));
+    let usage = |name: &str| drafted["usage"][name].as_u64().unwrap();
+    let sum =
+        |name: &str| drafted["speculation"][name].as_array().unwrap().iter().filter_map(Value::as_u64).sum::<u64>();
+    assert_eq!((usage("drafted"), usage("accepted")), (sum("drafted_by_depth"), sum("accepted_by_depth")));
+    assert_eq!(usage("output_tokens"), 1 + usage("passes") + usage("accepted"));
+    assert!(usage("accepted") > 5, "{drafted}");
 }
 
 #[test]

@@ -43,6 +43,8 @@ fn values_of_flags() {
         ("--device", "gpu", "`--device` is `gpu`, but must be `cpu` or `reference`"),
         ("--kv-cache", "q4", "`--kv-cache` is `q4`, but must be `f32`, `f16` or `bf16`"),
         ("--activations", "", "`--activations` is ``, but must be `int8` or `exact`"),
+        ("--spec", "magic", "`--spec` is `magic`, but must be `auto`, `off`, `ngram`, `mtp` or `draft`"),
+        ("--spec-budget", "65", "`--spec-budget` is `65`, but must be `auto` or a whole number from 1 to 64"),
         (
             "--template-arg",
             "a=b",

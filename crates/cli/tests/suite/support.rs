@@ -36,7 +36,8 @@ pub(crate) fn pleach<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Comman
 /// The same for tests that need its pipes.
 pub(crate) fn bare() -> std::process::Command {
     let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("pleach"));
-    let variables = ["MODEL", "CTX", "THREADS", "DEVICE", "KV_CACHE", "ACTIVATIONS"];
+    let variables =
+        ["MODEL", "CTX", "THREADS", "DEVICE", "KV_CACHE", "ACTIVATIONS", "SPEC", "SPEC_BUDGET", "DRAFT_MODEL"];
     for name in variables {
         command.env_remove(format!("PLEACH_{name}"));
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::support::{FakeTarget, KnowingDraft, Prefill, RandomDraft, generate};
 use pleach_decode::{
     Constraint, DecodeError, DraftContext, Drafter, Flow, Generation, GenerationOptions, NoDraft, Step, StepError,
-    StopReason, Target, TokenId, TreeBuilder, TreeRows, Unconstrained,
+    StopReason, Target, TokenId, TokenMask, TreeBuilder, TreeRows, Unconstrained,
 };
 
 /// Counts upwards: after token `t` comes `t + 1`.
@@ -138,6 +138,56 @@ fn a_constraint_inside_the_path_ends_it() {
     assert_eq!(target.committed, [1, 2, 3, 4]);
 }
 
+/// Allows one token after each, as a grammar does between the choices that it leaves.
+struct Only {
+    tokens: Vec<TokenId>,
+    /// Of the tokens, how many were drawn.
+    seen: usize,
+    mask: TokenMask,
+}
+
+impl Only {
+    fn new(tokens: &[TokenId]) -> Self {
+        Self { tokens: tokens.to_vec(), seen: 0, mask: TokenMask::none(50) }
+    }
+}
+
+impl Constraint for Only {
+    fn allowed(&mut self) -> Option<&TokenMask> {
+        let next = *self.tokens.get(self.seen)?;
+        self.mask = TokenMask::none(50);
+        self.mask.allow(next);
+        Some(&self.mask)
+    }
+
+    fn forced(&mut self, most: usize) -> Vec<TokenId> {
+        self.tokens[self.seen..].iter().copied().take(most).collect()
+    }
+
+    fn push(&mut self, _: TokenId) -> Flow {
+        self.seen += 1;
+        Flow::Continue
+    }
+}
+
+/// Tokens without a choice need no drafter, and no pass each.
+#[test]
+fn what_a_grammar_forces_is_drafted_as_certain() {
+    let forced = [9, 8, 7, 20, 21];
+    let mut constraint = Only::new(&forced);
+    let mut target = Counting { committed: vec![1], ..Counting::default() };
+    let mut generation = Generation::new(options(), &[1, 2]).unwrap();
+    let step = generation.step(&mut target, &mut NoDraft, &mut constraint).unwrap();
+    // After the last forced token the model is free again.
+    assert_eq!(step.tokens, [9, 8, 7, 20, 21, 22]);
+    assert_eq!(generation.stats().drafted_by_depth, [1; 5]);
+
+    let mut narrow = Generation::new(GenerationOptions { budget: 3, ..options() }, &[1, 2]).unwrap();
+    let mut target = Counting { committed: vec![1], ..Counting::default() };
+    let step = narrow.step(&mut target, &mut NoDraft, &mut Only::new(&forced)).unwrap();
+    assert_eq!(step.tokens, [9, 8, 7]);
+}
+
 #[test]
 fn of_several_reasons_the_stop_token_comes_first() {
     let options = GenerationOptions { stop_tokens: vec![4], max_tokens: Some(2), context: 4, ..options() };
@@ -161,7 +211,7 @@ fn the_first_token_may_be_the_last() {
 fn calls_out_of_order_are_errors() {
     let mut target = Counting::default();
     let mut generation = Generation::new(options(), &[2]).unwrap();
-    let stale = generation.draft(&mut target, &mut NoDraft).unwrap();
+    let stale = generation.draft(&mut target, &mut NoDraft, &mut Unconstrained).unwrap();
     generation.step(&mut target, &mut NoDraft, &mut Unconstrained).unwrap();
     assert_eq!(generation.draw_first(&likes(3), &mut Unconstrained), Err(DecodeError::AlreadyStarted));
     let row = likes(3);

@@ -84,13 +84,13 @@ impl Clock for Erratic {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn same_text_with_and_without_drafting(case in cases(), state: u64, mistakes in 0u64..=100) {
         let plain = case.write(&mut NoDraft, Prefill::Whole);
         let random = RandomDraft { state };
-        let mut knowing = KnowingDraft { random: random.clone(), mistakes };
+        let knowing = KnowingDraft { random: random.clone(), mistakes };
         prop_assert_eq!(&plain, &case.write(&mut NoDraft, Prefill::AllButLast));
         prop_assert_eq!(&plain, &case.write(&mut random.clone(), Prefill::Whole));
         prop_assert_eq!(&plain, &case.write(&mut random.clone(), Prefill::AllButLast));

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use pleach_decode::{Target, TreeRows};
 use pleach_kernels::{PartProfile, PassProfile, Rows, SequenceRows};
-use pleach_model::{ModelError, Runner, Sequence};
+use pleach_model::{ModelError, Sequence};
 
 use super::{Bencher, RowShape, step};
 use crate::EngineError;
+use crate::target::Runners;
 use crate::turns::Turn;
 
 /// Where the time of some passes went.
@@ -64,8 +65,8 @@ impl Bencher {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
-            let (runner, sequence) = (self.engine.runner().wait(), &mut sequence);
-            let mut target = ProfiledTarget { runner, sequence, profile: &mut profile, elapsed: Duration::ZERO };
+            let (runners, sequence) = (self.engine.runners().wait(), &mut sequence);
+            let mut target = ProfiledTarget { runners, sequence, profile: &mut profile, elapsed: Duration::ZERO };
             let started = Instant::now();
             step(&mut writer, &mut target)?;
             let outside = started.elapsed().saturating_sub(target.elapsed);
@@ -95,7 +96,7 @@ impl Bencher {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
-            self.engine.runner().wait().forward_profiled(&rows, &all, &[&sequence], &mut profile.pass)?;
+            self.engine.runners().wait().target.forward_profiled(&rows, &all, &[&sequence], &mut profile.pass)?;
         }
         profile.total = started.elapsed();
         Ok(Some(profile))
@@ -104,7 +105,7 @@ impl Bencher {
 
 /// One sequence for the length of one step, with a clock.
 struct ProfiledTarget<'a> {
-    runner: Turn<'a, Runner>,
+    runners: Turn<'a, Runners>,
     sequence: &'a mut Sequence,
     profile: &'a mut BenchProfile,
     /// Time of this step that was spent in here.
@@ -118,18 +119,18 @@ impl Target for ProfiledTarget<'_> {
         let started = Instant::now();
         // Without drafts a tree is its root.
         let rows = Rows::new(&[SequenceRows::chain(tree.start, tree.tokens)])?;
-        self.runner.forward_profiled(&rows, &[0], &[self.sequence], &mut self.profile.pass)?;
+        self.runners.target.forward_profiled(&rows, &[0], &[self.sequence], &mut self.profile.pass)?;
         self.elapsed += started.elapsed();
         Ok(())
     }
 
     fn logits(&self, _row: usize) -> &[f32] {
-        self.runner.logits().expect("logits are asked for after a pass that gave them")
+        self.runners.target.logits().expect("logits are asked for after a pass that gave them")
     }
 
     fn commit(&mut self, rows: &[usize]) -> Result<(), ModelError> {
         let started = Instant::now();
-        self.runner.commit(rows, self.sequence)?;
+        self.runners.target.commit(rows, self.sequence)?;
         let time = started.elapsed();
         self.profile.commit += time;
         self.elapsed += time;

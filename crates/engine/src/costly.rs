@@ -1,0 +1,94 @@
+//! The drafters that run a model of their own.
+
+use pleach_decode::{DraftContext, Drafter, Step, TreeBuilder};
+use pleach_model::{ModelError, MtpRunner, Runner};
+
+use crate::draft_model::ModelDraft;
+use crate::mtp::{MtpDraft, hidden_of};
+use crate::target::SequenceTarget;
+
+/// What runs the drafter's model, shared by all sessions.
+#[derive(Debug)]
+pub(crate) enum CostlyRunner {
+    /// The model's own multi-token-prediction head.
+    Mtp(MtpRunner),
+    /// Another, smaller model.
+    Model(Runner),
+}
+
+/// What the drafter of one request remembers.
+#[derive(Debug)]
+pub(crate) enum Costly {
+    Mtp(MtpDraft),
+    Model(ModelDraft),
+}
+
+/// A kind of drafter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CostlyKind {
+    Mtp,
+    Model,
+}
+
+impl CostlyRunner {
+    pub(crate) fn kind(&self) -> CostlyKind {
+        match self {
+            Self::Mtp(_) => CostlyKind::Mtp,
+            Self::Model(_) => CostlyKind::Model,
+        }
+    }
+}
+
+impl CostlyKind {
+    /// As it is spelled for `--spec`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mtp => "mtp",
+            Self::Model => "draft",
+        }
+    }
+}
+
+impl Costly {
+    /// A drafter for a new request.
+    pub(crate) fn new(kind: CostlyKind) -> Self {
+        match kind {
+            CostlyKind::Mtp => Self::Mtp(MtpDraft::default()),
+            CostlyKind::Model => Self::Model(ModelDraft::default()),
+        }
+    }
+
+    /// Takes in what the target's last pass, over tokens of the prompt from position `start` on, computed for drafters.
+    ///
+    /// # Errors
+    /// [`ModelError::NoTap`] if the runner keeps no hidden states.
+    pub(crate) fn read(&mut self, start: usize, runner: &Runner) -> Result<(), ModelError> {
+        match self {
+            Self::Mtp(mtp) => mtp.read(start, hidden_of(runner)?, runner.model().config().hidden_size),
+            Self::Model(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drafter<SequenceTarget<'_>> for Costly {
+    fn draft(
+        &mut self,
+        target: &mut SequenceTarget<'_>,
+        context: DraftContext<'_>,
+        tree: &mut TreeBuilder,
+    ) -> Result<(), ModelError> {
+        match (self, target.costly()) {
+            (Self::Mtp(mtp), Some(CostlyRunner::Mtp(runner))) => mtp.draft(runner, &context, tree),
+            (Self::Model(model), Some(CostlyRunner::Model(runner))) => model.draft(runner, &context, tree),
+            _ => Ok(()),
+        }
+    }
+
+    fn observe(&mut self, target: &mut SequenceTarget<'_>, step: &Step) -> Result<(), ModelError> {
+        match self {
+            Self::Mtp(mtp) => mtp.observe(target, step),
+            Self::Model(_) => Ok(()),
+        }
+    }
+}
