@@ -50,7 +50,8 @@ class Replies:
         at = self.offsets
         ids = [self.ids[at[i] : at[i + 1]] for i in np.flatnonzero(keep)]
         kept: dict[str, Any] = {name: getattr(self, name)[keep] for name in FIELDS[1:]}
-        return Replies(np.concatenate(ids) if ids else self.ids[:0], **kept)
+        joined: Any = np.concatenate(ids) if ids else self.ids[:0]
+        return Replies(joined, **kept)
 
     def looping(self) -> NDArray[np.bool_]:
         """Whether each reply ends in a repetition loop."""

@@ -6,6 +6,7 @@ The library's own loop launches hundreds of small kernels a token; here a step i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ class Decoder:
 
     def __init__(self, model: Target, rows: int, capacity: int) -> None:
         self.model, self.config = model, model.config
+        self.blocks: Any = model.model.layers
         self.device = model.model.embed_tokens.weight.device
         self.capacity = capacity
         self.tokens = torch.zeros(rows, dtype=torch.long, device=self.device)
@@ -64,7 +66,7 @@ class Decoder:
         """Appends `tokens` to the sequences; logits `[rows, vocab]` of what follows, f32. Changes states in place."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             x = self.model.model.embed_tokens(self.tokens).to(compute_dtype(self.tokens))
-            for block, state in zip(self.model.model.layers, self.layers, strict=True):
+            for block, state in zip(self.blocks, self.layers, strict=True):
                 normed = block.input_layernorm(x)
                 if block.full_attention:
                     x = x + self._attend(block.self_attn, normed, state)
