@@ -252,6 +252,7 @@ def main() -> None:
     parser.add_argument("--mask-id", type=int, required=True, help="a token id that no text holds")
     parser.add_argument("--stop-ids", type=int, nargs="*", default=[], help="kept in any draft vocabulary")
     parser.add_argument("--minutes", type=float, default=DraftTrainConfig.minutes)
+    parser.add_argument("--steps", type=int, help="train for so many steps instead of minutes")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--intermediate", type=int, default=1152)
     parser.add_argument("--heads", type=int, default=9)
@@ -279,6 +280,7 @@ def main() -> None:
     shape = shape_for(features, args, args.rope_theta, args.draft_vocab or None)
     config = DraftTrainConfig(
         minutes=args.minutes,
+        steps=args.steps,
         rows=args.rows,
         context=args.context,
         blocks=args.blocks,

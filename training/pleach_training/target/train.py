@@ -256,6 +256,7 @@ def main() -> None:
     parser.add_argument("--shape", type=Path, help="a JSON file of TargetConfig's fields")
     parser.add_argument("--begin", type=Path, help="a folder of shards to start from, such as an earlier `stable`")
     parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
+    parser.add_argument("--steps", type=int, help="train for so many steps instead of minutes")
     parser.add_argument("--rows", type=int, default=TrainConfig.rows)
     parser.add_argument("--time", type=int, default=TrainConfig.time)
     parser.add_argument("--lr", type=float, default=TrainConfig.lr)
@@ -268,6 +269,7 @@ def main() -> None:
     shape = shape_for(tokenizer, TargetConfig.load(args.shape) if args.shape else TargetConfig())
     config = TrainConfig(
         minutes=args.minutes,
+        steps=args.steps,
         rows=args.rows,
         time=args.time,
         lr=args.lr,

@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("--replies", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=WeaverTrainConfig.minutes)
+    parser.add_argument("--steps", type=int, help="train for so many steps instead of minutes")
     parser.add_argument("--rank", type=int, default=256)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
@@ -219,6 +220,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     config = WeaverTrainConfig(
         minutes=args.minutes,
+        steps=args.steps,
         rows=args.rows,
         context=args.context,
         blocks=args.blocks,
