@@ -3,7 +3,7 @@
     python -m pleach_training.replies --target PATH --tokenizer DIR --prompts FILE.jsonl --out DIR --minutes 5
 
 Prompts are JSON lines with `messages` (and `category`, which becomes the split with `--split-by-category`). Each finished
-batch is one file in DIR, so the same command goes on where it was stopped; `DIR/replies.npz` joins them. Only ids are stored.
+part is one file in DIR, so the same command goes on where it was stopped; `DIR/replies.npz` joins them. Only ids are stored.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import AutoTokenizer, DynamicCache
+from transformers import AutoTokenizer
 
+from .dense_decoder import DenseDecoder, is_dense
 from .drafter.data import Replies
 from .drafter.targets import is_run, open_model, open_run
-from .target import decode
+from .generation import Decoder, Job, generate
+from .library_generation import generate_by_library
 from .target.corpus import read_lines
+from .target.decode import BundledDecoder
 from .target.model import Target
+
+# From a part of the prompts and a seed to their replies.
+Write = Callable[[list["Prompt"], int], list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -36,83 +41,6 @@ class Prompt:
     ids: tuple[int, ...]
     split: str
     temperature: float
-
-
-# From a batch of prompts and a seed to their replies.
-Write = Callable[[list["Prompt"], int], list[list[int]]]
-
-
-@torch.no_grad()
-def generate(
-    model: Any, prompts: list[Prompt], stops: tuple[int, ...], max_new: int, generator: torch.Generator
-) -> list[list[int]]:
-    """Replies to all prompts in one batch, stop token included; rows that have ended leave the batch."""
-    device = next(model.parameters()).device
-    longest = max(len(p.ids) for p in prompts)
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, prompt in enumerate(prompts):
-        ids[i, longest - len(prompt.ids) :] = torch.tensor(prompt.ids)
-        mask[i, longest - len(prompt.ids) :] = 1
-    ids, mask = ids.to(device), mask.to(device)
-    heat = torch.tensor([p.temperature for p in prompts], device=device).unsqueeze(1)
-    stop_ids = torch.tensor(stops, device=device)
-    rows = torch.arange(len(prompts), device=device)
-    replies = torch.full((len(prompts), max_new), -1, dtype=torch.long, device=device)
-    cache = DynamicCache(config=model.config)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    for step in range(max_new):
-        out = model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        chosen = choose(out.logits[:, -1].float(), heat, generator)
-        replies[rows, step] = chosen
-        going = ~torch.isin(chosen, stop_ids)
-        # Leaving costs a copy of the cache, so rows leave in groups.
-        if step % 32 == 31:
-            going = (replies[rows].unsqueeze(-1) != stop_ids).all(-1).all(-1)
-            if not going.any():
-                break
-            if not going.all():
-                keep = going.nonzero().flatten()
-                keep_rows(cache, keep)
-                rows, mask, heat, chosen, positions = (x[keep] for x in (rows, mask, heat, chosen, positions))
-        ids = chosen.unsqueeze(1)
-        mask = torch.cat([mask, torch.ones_like(ids)], 1)
-        positions = positions[:, -1:] + 1
-    return [_until_stop(reply, stops) for reply in replies.tolist()]
-
-
-def keep_rows(cache: Any, rows: Tensor) -> None:
-    """Keeps some sequences of a cache; layers with a recurrent state have no method for that."""
-    for layer in cache.layers:
-        if hasattr(layer, "batch_select_indices"):
-            layer.batch_select_indices(rows)
-            continue
-        for states in (layer.conv_states, layer.recurrent_states):
-            for name in states:
-                states[name] = states[name][rows]
-
-
-def choose(logits: Tensor, heat: Tensor, generator: torch.Generator) -> Tensor:
-    """Greedy where the temperature is 0, else a draw by Gumbel-max."""
-    uniform = torch.rand(logits.shape, device=logits.device, generator=generator).clamp(min=1e-20)
-    noise = -torch.log(-torch.log(uniform))
-    return (logits + heat * noise).argmax(-1)
-
-
-def _until_stop(reply: list[int], stops: tuple[int, ...]) -> list[int]:
-    for i, token in enumerate(reply):
-        if token in stops:
-            return reply[: i + 1]
-        if token < 0:
-            return reply[:i]
-    return reply
 
 
 def read_prompts(
@@ -139,13 +67,10 @@ def _parse(line: str) -> dict[str, Any]:
     return row
 
 
-def batches(prompts: list[Prompt], size: int) -> Iterator[list[Prompt]]:
-    """Batches of similar prompt length; the order of batches is the order of the shuffled prompts."""
-    group = 16 * size
-    for begin in range(0, len(prompts), group):
-        part = sorted(prompts[begin : begin + group], key=lambda p: len(p.ids))
-        for at in range(0, len(part), size):
-            yield part[at : at + size]
+def parts(prompts: list[Prompt], size: int) -> Iterator[list[Prompt]]:
+    """Consecutive parts of `size` prompts."""
+    for begin in range(0, len(prompts), size):
+        yield prompts[begin : begin + size]
 
 
 def to_replies(prompts: list[Prompt], replies: list[list[int]], stops: tuple[int, ...], wide: bool) -> Replies:
@@ -162,39 +87,47 @@ def to_replies(prompts: list[Prompt], replies: list[list[int]], stops: tuple[int
     )
 
 
-def write_with(model: Any, stops: tuple[int, ...], max_new: int) -> Write:
-    """Generation by a Hugging Face model, or faster by the bundled model's own step."""
+def writer(model: Any, stops: tuple[int, ...], rows: int, max_new: int) -> Write:
+    """Generation by a captured step where a decoder knows the model, else by its library."""
+
+    def write(prompts: list[Prompt], seed: int) -> list[list[int]]:
+        jobs = [Job(prompt.ids, prompt.temperature) for prompt in prompts]
+        capacity = max(len(job.prompt) for job in jobs) + max_new
+        decoder = make_decoder(model, min(rows, len(jobs)), capacity)
+        if decoder is not None:
+            return generate(decoder, jobs, stops, max_new, seed)
+        return generate_by_library(model, jobs, stops, rows, max_new, seed)
+
+    return write
+
+
+def make_decoder(model: Any, rows: int, capacity: int) -> Decoder | None:
+    """The decoder that knows the model, if there is one."""
     if isinstance(model, Target):
-
-        def write(batch: list[Prompt], seed: int) -> list[list[int]]:
-            heats = [p.temperature for p in batch]
-            return decode.generate(model, [list(p.ids) for p in batch], heats, stops, max_new, seed)
-
-        return write
-    device = next(model.parameters()).device
-    return lambda batch, seed: generate(model, batch, stops, max_new, torch.Generator(device).manual_seed(seed))
+        return BundledDecoder(model, rows, capacity)
+    return DenseDecoder(model, rows, capacity) if is_dense(model) else None
 
 
 def run(
     write: Write, prompts: list[Prompt], stops: tuple[int, ...], out: Path, size: int, seconds: float, wide: bool
 ) -> Replies:
-    """Generates batch after batch until all are done or the time is up, then joins them in `out/replies.npz`.
+    """Generates part after part until all are done or the time is up, then joins them in `out/replies.npz`.
 
-    `wide` ids take 32 bits: for vocabularies of more than 65,536 tokens.
+    A part has `size` prompts and its own file. `wide` ids take 32 bits: for vocabularies of more than 65,536 tokens.
     """
     out.mkdir(parents=True, exist_ok=True)
     begin, tokens = time.monotonic(), 0
-    for number, batch in enumerate(batches(prompts, size)):
-        path = out / f"batch-{number:05}.npz"
+    for number, part in enumerate(parts(prompts, size)):
+        path = out / f"part-{number:05}.npz"
         if path.exists():
             continue
         if time.monotonic() - begin > seconds:
             break
-        replies = write(batch, number)
-        to_replies(batch, replies, stops, wide).save(path)
+        replies = write(part, number)
+        to_replies(part, replies, stops, wide).save(path)
         tokens += sum(map(len, replies))
-        print(f"batch {number}: {tokens} tokens, {tokens / (time.monotonic() - begin):.0f} tokens/s", flush=True)
-    joined = Replies.load(*sorted(out.glob("batch-*.npz")))
+        print(f"part {number}: {tokens} tokens, {tokens / (time.monotonic() - begin):.0f} tokens/s", flush=True)
+    joined = Replies.load(*sorted(out.glob("part-*.npz")))
     joined.save(out / "replies.npz")
     return joined
 
@@ -223,7 +156,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--rows", type=int, default=1024, help="replies that are written at the same time")
+    parser.add_argument("--part", type=int, default=8192, help="prompts of a file")
     parser.add_argument("--max-new", type=int, default=384)
     parser.add_argument("--longest-prompt", type=int, default=400)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7])
@@ -236,9 +170,9 @@ def main() -> None:
     heats = tuple(args.temperatures)
     prompts = read_prompts(args.prompts, tokenizer, args.longest_prompt, heats, args.split_by_category, args.seed)
     stops = stop_tokens(model, tokenizer)
-    write = write_with(model, stops, args.max_new)
+    write = writer(model, stops, args.rows, args.max_new)
     wide = len(tokenizer) > 1 << 16
-    joined = run(write, prompts, stops, args.out, args.batch, args.minutes * 60, wide)
+    joined = run(write, prompts, stops, args.out, args.part, args.minutes * 60, wide)
     print(f"{len(joined.plen)} replies, {mean_length(joined):.0f} tokens each, {joined.done.mean():.0%} ended")
 
 

@@ -28,7 +28,7 @@ def test_replies_drafter_weaver_measure_export(model: str, tmp_path: Path, monke
         monkeypatch.setattr(sys, "argv", [module, *map(str, args)])
         importlib.import_module(f"pleach_training.{module}").main()
 
-    generated = ["--batch", 32, "--max-new", 24, "--longest-prompt", 200, "--device", "cpu"]
+    generated = ["--rows", 32, "--max-new", 24, "--longest-prompt", 200, "--device", "cpu"]
     call("replies", "--target", target, "--prompts", prompts, "--out", tmp_path / "replies", *generated)
     shape = ["--heads", 2, "--kv-heads", 1, "--head-dim", 16, "--intermediate", 64, "--taps", 2, "--block", 4]
     drafted = ["--mask-id", 3, "--draft-vocab", 128, *shape, *small]

@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from pleach_training.generation import Job, generate
 from pleach_training.target.config import TargetConfig
-from pleach_training.target.decode import generate
+from pleach_training.target.decode import BundledDecoder
 from pleach_training.target.delta_kernels import CHUNK, chunk_gradients
 from pleach_training.target.delta_rule import chunked, l2_normalize
 from pleach_training.target.model import Target, make_layout
@@ -134,4 +135,6 @@ def test_the_decoder_writes_what_the_library_writes() -> None:
         wanted.append(out[0, len(prompt) :].tolist())
     stop = wanted[0][10]
     wanted = [reply[: reply.index(stop) + 1] if stop in reply else reply for reply in wanted]
-    assert generate(model, prompts, [0.0] * 3, (stop,), 24, seed=0) == wanted
+    decoder = BundledDecoder(model, rows=2, capacity=40)
+    jobs = [Job(tuple(prompt), 0.0) for prompt in prompts]
+    assert generate(decoder, jobs, (stop,), 24, seed=0) == wanted

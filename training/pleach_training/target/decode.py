@@ -1,7 +1,4 @@
-"""Batched generation with the bundled model: fixed-size states and one captured step, for making replies fast.
-
-The library's own loop launches hundreds of small kernels a token; here a step is one graph on a GPU.
-"""
+"""A decoder for the bundled model: fixed-size states that a captured step can update in place."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ class LayerState:
     second: Tensor
 
 
-class Decoder:
-    """A batch of sequences that advance together, one token a step; each has its own length."""
+class BundledDecoder:
+    """States of a batch of sequences, and a step over them; see `generation.Decoder`."""
 
     def __init__(self, model: Target, rows: int, capacity: int) -> None:
         self.model, self.config = model, model.config
@@ -53,13 +50,6 @@ class Decoder:
         state = (rows, c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
         window = (rows, c.linear_conv_kernel_dim - 1, c.conv_dim)
         return LayerState(torch.zeros(state, device=self.device), torch.zeros(window, dtype=dtype, device=self.device))
-
-    def clear(self) -> None:
-        """Empties every sequence."""
-        self.lengths.zero_()
-        for layer in self.layers:
-            layer.first.zero_()
-            layer.second.zero_()
 
     @torch.no_grad()
     def step(self) -> Tensor:
@@ -102,6 +92,9 @@ class Decoder:
     def _recur(self, mixer: DeltaNet, x: Tensor, state: LayerState) -> Tensor:
         c = self.config
         new = mixer.in_proj_qkv(x)
+        is_fresh = self.lengths == 0
+        state.first.masked_fill_(is_fresh[:, None, None, None], 0)
+        state.second.masked_fill_(is_fresh[:, None, None], 0)
         window = torch.cat([state.second, new.unsqueeze(1).to(state.second.dtype)], 1)
         state.second.copy_(window[:, 1:])
         taps = mixer.conv1d.weight.squeeze(1).T.to(window.dtype)
@@ -118,85 +111,3 @@ class Decoder:
         out = torch.einsum("bhkv,bhk->bhv", state.first, q) * c.linear_key_head_dim**-0.5
         z = mixer.in_proj_z(x).unflatten(-1, (c.linear_num_value_heads, -1))
         return mixer.out_proj(mixer.norm(out.to(x.dtype), z).flatten(1))
-
-
-class CapturedStep:
-    """A decoder's step, with the choice of the next token, as one CUDA graph; without a GPU it just runs.
-
-    A row whose prompt is not used up takes the prompt's next token instead of its own choice, so prompts of any length are
-    read by the same step.
-    """
-
-    def __init__(self, decoder: Decoder, prompts: Tensor, prompt_lengths: Tensor, heat: Tensor, seed: int) -> None:
-        self.decoder, self.prompts, self.prompt_lengths, self.heat = decoder, prompts, prompt_lengths, heat
-        self.graph: torch.cuda.CUDAGraph | None = None
-        torch.manual_seed(seed)
-        if decoder.device.type == "cuda":
-            self._capture()
-
-    def _advance(self) -> None:
-        decoder = self.decoder
-        logits = decoder.step()
-        uniform = torch.rand_like(logits).clamp(min=1e-20)
-        chosen = (logits - self.heat * torch.log(-torch.log(uniform))).argmax(-1)
-        at = decoder.lengths.clamp(max=self.prompts.shape[1] - 1).unsqueeze(1)
-        given = self.prompts.gather(1, at).squeeze(1)
-        decoder.tokens.copy_(torch.where(decoder.lengths < self.prompt_lengths, given, chosen))
-
-    def _capture(self) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._advance()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._advance()
-
-    def run(self) -> None:
-        """One step: afterwards `decoder.tokens` are the next tokens."""
-        if self.graph is None:
-            self._advance()
-        else:
-            self.graph.replay()
-
-
-@torch.no_grad()
-def generate(
-    model: Target, prompts: list[list[int]], heats: list[float], stops: tuple[int, ...], max_new: int, seed: int
-) -> list[list[int]]:
-    """Replies to all prompts in one batch, stop token included."""
-    device = model.model.embed_tokens.weight.device
-    longest = max(map(len, prompts))
-    padded = torch.zeros(len(prompts), longest, dtype=torch.long)
-    for i, prompt in enumerate(prompts):
-        padded[i, : len(prompt)] = torch.tensor(prompt)
-    padded = padded.to(device)
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
-    heat = torch.tensor(heats, device=device).unsqueeze(1)
-    decoder = Decoder(model, len(prompts), longest + max_new)
-    step = CapturedStep(decoder, padded, lengths, heat, seed)
-    decoder.clear()
-    decoder.tokens.copy_(padded[:, 0])
-    written = torch.full((len(prompts), longest + max_new), -1, dtype=torch.long, device=device)
-    stop_ids = torch.tensor(stops, device=device)
-    ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    for at in range(1, longest + max_new):
-        step.run()
-        written[:, at] = decoder.tokens
-        ended |= torch.isin(decoder.tokens, stop_ids) & (at >= lengths)
-        ended |= at >= lengths + max_new - 1
-        if at % 32 == 0 and bool(ended.all()):
-            break
-    rows = written.tolist()
-    return [_reply(row[n : n + max_new], stops) for row, n in zip(rows, lengths.tolist(), strict=True)]
-
-
-def _reply(row: list[int], stops: tuple[int, ...]) -> list[int]:
-    for i, token in enumerate(row):
-        if token in stops:
-            return row[: i + 1]
-        if token < 0:
-            return row[:i]
-    return row

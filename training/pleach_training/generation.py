@@ -1,0 +1,135 @@
+"""Batched generation with one captured step: rows that end take the next prompt at once.
+
+A library's own loop launches hundreds of small kernels a token and waits for the longest reply of a batch. Here a step is one
+CUDA graph over sequences of any length, and prompts are read by the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# Steps between two looks at which rows have ended; each look waits for the GPU.
+INTERVAL = 24
+
+
+class Decoder(Protocol):
+    """Sequences that advance together, one token a step.
+
+    `tokens` and `lengths` `[rows]` are each sequence's next input and how many tokens it holds; a row of length 0 starts from
+    an empty state whatever it held before.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    capacity: int
+
+    def step(self) -> Tensor:
+        """Appends `tokens`; logits `[rows, vocab]` of what follows, f32. Changes states and lengths in place."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prompt and the temperature of its reply."""
+
+    prompt: tuple[int, ...]
+    temperature: float
+
+
+class Slots:
+    """What each row of a decoder works on, on the device: prompt, written tokens, temperature, whether it has ended."""
+
+    def __init__(self, decoder: Decoder, stops: Sequence[int], max_new: int) -> None:
+        rows, device = len(decoder.tokens), decoder.tokens.device
+        self.decoder, self.max_new = decoder, max_new
+        self.stops = torch.tensor(stops, device=device)
+        self.written = torch.zeros(rows, decoder.capacity, dtype=torch.long, device=device)
+        self.prompt_lengths = torch.ones(rows, dtype=torch.long, device=device)
+        self.heat = torch.zeros(rows, 1, device=device)
+        self.ended = torch.ones(rows, dtype=torch.bool, device=device)
+
+    def advance(self) -> None:
+        """One step of every row. A row whose prompt is not used up takes its next token, others draw one by Gumbel-max."""
+        decoder = self.decoder
+        logits = decoder.step()
+        noise = -torch.log(-torch.log(torch.rand_like(logits).clamp(min=1e-20, max=1 - 1e-7)))
+        chosen = (logits + self.heat * noise).argmax(-1)
+        at = decoder.lengths.clamp(max=decoder.capacity - 1)
+        given = self.written.gather(1, at.unsqueeze(1)).squeeze(1)
+        is_reply = at >= self.prompt_lengths
+        token = torch.where(is_reply, chosen, given)
+        # An ended row writes nothing more.
+        self.written.scatter_(1, at.unsqueeze(1), torch.where(self.ended, given, token).unsqueeze(1))
+        stopped = (token.unsqueeze(1) == self.stops).any(1) & is_reply
+        full = at + 1 >= (self.prompt_lengths + self.max_new).clamp(max=decoder.capacity)
+        self.ended.logical_or_(stopped | full)
+        decoder.tokens.copy_(token)
+        decoder.lengths.copy_(at)
+
+    def load(self, row: int, job: Job) -> None:
+        """Puts a prompt in a row."""
+        prompt = torch.tensor(job.prompt, device=self.written.device)
+        self.written[row].zero_()
+        self.written[row, : len(prompt)] = prompt
+        self.prompt_lengths[row] = len(prompt)
+        self.heat[row] = job.temperature
+        self.decoder.tokens[row] = prompt[0]
+        self.decoder.lengths[row] = 0
+        self.ended[row] = False
+
+
+def captured(advance: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """`advance` as one CUDA graph; without a GPU, as it is. Runs it a few times, so load rows afterwards."""
+    if device.type != "cuda":
+        return advance
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            advance()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        advance()
+    return graph.replay
+
+
+@torch.no_grad()
+def generate(decoder: Decoder, jobs: Sequence[Job], stops: Sequence[int], max_new: int, seed: int) -> list[list[int]]:
+    """The reply to each job, stop token included, at most `max_new` tokens."""
+    longest = max(len(job.prompt) for job in jobs)
+    if longest >= decoder.capacity:
+        raise ValueError(f"a prompt has {longest} tokens, a row holds {decoder.capacity}: raise the capacity")
+    torch.manual_seed(seed)
+    slots = Slots(decoder, stops, max_new)
+    step = captured(slots.advance, decoder.tokens.device)
+    decoder.lengths.zero_()
+    slots.ended.fill_(True)
+    replies: list[list[int]] = [[] for _ in jobs]
+    # Longest prompts first: the batch then empties evenly.
+    waiting = sorted(range(len(jobs)), key=lambda i: len(jobs[i].prompt))
+    working: dict[int, int] = {}
+    while True:
+        for row in slots.ended.nonzero().flatten().tolist():
+            if row in working:
+                job = working.pop(row)
+                replies[job] = _reply(slots.written[row].tolist(), len(jobs[job].prompt), max_new, stops)
+            if waiting:
+                working[row] = waiting.pop()
+                slots.load(row, jobs[working[row]])
+        if not working:
+            return replies
+        for _ in range(INTERVAL):
+            step()
+
+
+def _reply(written: list[int], begin: int, max_new: int, stops: Sequence[int]) -> list[int]:
+    reply = written[begin : begin + max_new]
+    for i, token in enumerate(reply):
+        if token in stops:
+            return reply[: i + 1]
+    return reply
