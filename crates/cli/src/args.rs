@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// Answer one prompt.
     Run(Box<RunArgs>),
     /// Measure the speed of models.
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
 }
 
 /// Answer one prompt with a model and print the answer as it is written.
@@ -156,7 +156,6 @@ pub(crate) struct ModelFlags {
 
 /// What guesses ahead.
 #[derive(Debug, Args)]
-#[command(next_help_heading = HELP_HEADING_MODEL)]
 pub(crate) struct SpecFlags {
     /// What guesses ahead: `ngram` looks up what the text has said before, `mtp` asks the model's own head, `draft` a
     /// --draft-model. It changes the speed, never the text.
@@ -171,7 +170,7 @@ pub(crate) struct SpecFlags {
     spec: SpecArg,
     /// A small model of the same vocabulary that guesses ahead: a folder or a `.gguf` file.
     #[arg(long, value_name = "PATH", env = "PLEACH_DRAFT_MODEL", hide_env_values = true)]
-    draft_model: Option<PathBuf>,
+    pub(crate) draft_model: Option<PathBuf>,
     /// Rows of a pass for guesses, 1 to 64; `auto` takes as many as pay by the measured speed of this machine.
     #[arg(
         long,
@@ -331,7 +330,8 @@ impl ModelFlags {
 }
 
 impl SpecFlags {
-    fn speculation(&self) -> Speculation {
+    /// The drafters asked for.
+    pub(crate) fn speculation(&self) -> Speculation {
         match self.spec {
             SpecArg::Auto => Speculation::Auto,
             SpecArg::Off => Speculation::Off,

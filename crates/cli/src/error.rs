@@ -44,6 +44,9 @@ pub(crate) enum CliError {
     /// The messages are not what they should be.
     #[error("{what} is not a JSON list of chat messages")]
     Messages { what: String, source: serde_json::Error },
+    /// A line of a file of prompts is not what it should be.
+    #[error("line {line} of {what} is not a JSON object with a list of chat `messages`")]
+    PromptLine { what: String, line: usize, source: serde_json::Error },
     /// The answer cannot be written.
     #[error("cannot write the answer")]
     Write(#[source] io::Error),
@@ -155,6 +158,9 @@ impl CliError {
             Self::TwoModels { .. } => "name it either as the first argument or with `--model`",
             Self::TwoPrompts { .. } => "give it either as an argument or with `-m`; quote a prompt of several words",
             Self::NoPrompt => "`pleach -m \"Why is the sky blue?\"`, or pipe text into it; `pleach --help` shows more",
+            Self::PromptLine { .. } => {
+                "expected `{\"category\": \"chat\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}`"
+            }
             Self::Messages { .. } => "expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`",
             Self::NotText { .. } => "convert it to UTF-8 first",
             Self::TooLong { .. } => "no model reads that much at once: give a part of it",

@@ -113,7 +113,8 @@ fn join(argument: Option<&str>, piped: Option<String>, raw: bool) -> Result<Stri
     if parts.is_empty() { Err(CliError::NoPrompt) } else { Ok(parts.join("\n\n")) }
 }
 
-fn read_text(source: impl Read, what: &str) -> Result<String, CliError> {
+/// Reads a UTF-8 text of bounded length.
+pub(crate) fn read_text(source: impl Read, what: &str) -> Result<String, CliError> {
     let most = MOST_MIB << 20;
     let mut bytes = Vec::new();
     let read = source.take(most + 1).read_to_end(&mut bytes);

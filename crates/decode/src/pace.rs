@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::calibration::{Calibration, Guesses, Source};
-use crate::worth::{Window, Worth};
+use crate::worth::{Promise, Window, Worth};
 use crate::{CostCurve, DraftContext, Drafter, Step, Target, TreeBuilder};
 
 /// A draft must promise to be this much faster than no draft.
@@ -30,7 +30,7 @@ pub enum Pace {
 /// Two drafters on one tree, and the choice of its size.
 ///
 /// `quick` costs nothing worth counting and drafts on every step. `costly` runs a model of its own: it is asked where it
-/// raises the tokens per second, and now and then to see whether it would. From beliefs that are calibrated by what came
+/// raises the tokens per second, and now and then, for a hundredth of the time, to see whether it would. From beliefs that are calibrated by what came
 /// true, and the measured cost of passes, each step takes the number of drafted rows with
 ///
 /// ```text
@@ -47,11 +47,13 @@ pub struct Paced<Q, D, C> {
     costs: CostCurve,
     trust: Calibration,
     worth: Worth,
+    /// Cost of a costly guess at least, as a share of a plain pass.
+    least_share: f64,
     window: Window,
     round: Round,
     /// Steps since the last pass of one row.
     since_plain: u32,
-    /// Tokens written before a pass of one row was measured.
+    /// Tokens of passes of several rows, written before one of a single row was measured.
     unpriced: usize,
     spent: Spent,
 }
@@ -75,6 +77,8 @@ struct Round {
     drafted_at: Duration,
     draft_s: f64,
     asked: bool,
+    /// Tokens per second that the step promised before the costly drafter was asked.
+    without: f64,
 }
 
 impl Spent {
@@ -94,13 +98,21 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
             pace,
             costs,
             trust: Calibration::new(),
-            worth: Worth::new(),
+            worth: Worth::default(),
+            least_share: 0.0,
             window: Window::new(),
             round: Round::default(),
             since_plain: 0,
             unpriced: 0,
             spent: Spent::default(),
         }
+    }
+
+    /// With a costly drafter of which each guess takes at least this share of a plain pass, such as its share of the
+    /// weights: one that could not pay if it were always right is never asked.
+    #[must_use]
+    pub fn with_least_share(self, least_share: f64) -> Self {
+        Self { least_share, ..self }
     }
 
     /// Costs as they are known now.
@@ -153,8 +165,15 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         D: Drafter<T>,
     {
         let without = self.best(tree, context.budget, 0.0).tokens_per_s;
-        let plain = self.costs.seconds(1).map_or(0.0, f64::recip);
-        self.round.asked = matches!(self.pace, Pace::Fixed(_)) || self.worth.asks(without, plain);
+        self.round.without = without;
+        self.round.asked = match self.pace {
+            Pace::Fixed(_) => true,
+            Pace::Auto(_) => {
+                let plain = self.costs.seconds(1).map_or(0.0, f64::recip);
+                let spent_s = self.spent.draft_s + self.spent.pass_s;
+                self.can_pay(context.budget) && self.worth.asks(Promise { without, plain, spent_s })
+            }
+        };
         if !self.round.asked {
             return Ok(());
         }
@@ -163,8 +182,18 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         self.trust.apply(tree, &mut self.round.guesses, Source::Costly);
         let draft_s = self.worth.drafted(self.clock.now().saturating_sub(began).as_secs_f64());
         let with = self.best(tree, context.budget, draft_s).tokens_per_s;
-        self.worth.learn(with, without);
+        self.worth.learn(with);
         Ok(())
+    }
+
+    /// Whether the costly drafter could pay if it were always right.
+    fn can_pay(&self, most: usize) -> bool {
+        let plain = self.costs.seconds(1).unwrap_or(1.0);
+        (1..most).any(|guesses| {
+            let draft_s = guesses as f64 * self.least_share * plain;
+            let seconds = draft_s + self.costs.seconds(1 + guesses).unwrap_or(plain);
+            (1 + guesses) as f64 * plain > MARGIN * seconds
+        })
     }
 
     /// The number of rows that gives most tokens per second.
@@ -189,9 +218,17 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
     fn book(&mut self, num_tokens: usize) {
         let pass_s = self.clock.now().saturating_sub(self.round.drafted_at).as_secs_f64();
         self.costs.record(self.round.rows, pass_s);
+        if self.round.asked && self.round.without > 0.0 {
+            self.worth.lost(self.round.draft_s + pass_s - num_tokens as f64 / self.round.without);
+        }
         self.spent.draft_s += self.round.draft_s;
         self.spent.pass_s += pass_s;
-        self.unpriced += num_tokens;
+        if self.round.rows == 1 {
+            // What plain decoding takes is what this took, disturbances included.
+            self.spent.plain_s += pass_s;
+        } else {
+            self.unpriced += num_tokens;
+        }
         if let Some(plain_s) = self.costs.seconds(1) {
             self.spent.plain_s += std::mem::take(&mut self.unpriced) as f64 * plain_s;
         }

@@ -1,11 +1,11 @@
 //! Whether a costly drafter pays, and how many rows a request dares.
 
-/// Steps in a row at which a draft must have lost before it rests.
-const PATIENCE: u32 = 3;
+/// Share of a request's time that may be lost in trying a drafter that does not pay.
+const TRIAL_SHARE: f64 = 0.01;
 
-/// Steps of the first rest; each further one is twice as long, up to `LONGEST_REST`.
-const FIRST_REST: u32 = 8;
-const LONGEST_REST: u32 = 256;
+/// Drafts that a request tries in any case: the first prepares buffers and reads the prompt, so only the second shows what a
+/// draft costs.
+const FIRST_TRIES: u32 = 2;
 
 /// Weight of the latest step in a mean.
 const LATEST: f64 = 0.3;
@@ -19,66 +19,65 @@ const GOOD_ENOUGH: f64 = 1.5;
 /// What is known of a costly drafter: its own cost, and the tokens per second that it brings.
 #[derive(Debug, Default)]
 pub(crate) struct Worth {
-    /// Of steps that it drafted for; `None` before the first.
+    /// Of steps that it drafted for; `None` before that was measured.
     tokens_per_s: Option<f64>,
     /// Seconds of one of its drafts.
     draft_s: Option<f64>,
     num_drafts: u32,
-    losses: u32,
-    /// Steps until it is tried again.
-    resting: u32,
-    /// Length of the next rest.
-    rest: u32,
+    /// Seconds that its drafts took longer than they brought.
+    lost_s: f64,
+}
+
+/// What a step promises without a costly draft.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Promise {
+    /// Tokens per second with other drafts.
+    pub(crate) without: f64,
+    /// Tokens per second of plain decoding.
+    pub(crate) plain: f64,
+    /// Seconds that the request has taken so far.
+    pub(crate) spent_s: f64,
 }
 
 impl Worth {
-    pub(crate) fn new() -> Self {
-        Self { rest: FIRST_REST, ..Self::default() }
-    }
-
     /// Mean seconds of a draft.
     pub(crate) fn draft_s(&self) -> f64 {
         self.draft_s.unwrap_or(0.0)
     }
 
-    /// Whether a draft is worth its cost, or due for another try. `without`: tokens per second that the step promises
-    /// without it; `plain`: those of plain decoding.
-    pub(crate) fn asks(&mut self, without: f64, plain: f64) -> bool {
-        if self.tokens_per_s.is_none_or(|tokens_per_s| tokens_per_s > without) {
+    /// Whether a draft is worth its cost, or can be afforded as a trial.
+    pub(crate) fn asks(&self, promise: Promise) -> bool {
+        let Promise { without, plain, spent_s } = promise;
+        if self.tokens_per_s.is_some_and(|tokens_per_s| tokens_per_s > without) {
             return true;
         }
-        if without > GOOD_ENOUGH * plain {
-            return false;
-        }
-        let is_due = self.resting == 0;
-        self.resting = self.resting.saturating_sub(1);
-        is_due
+        let is_first = self.num_drafts < FIRST_TRIES;
+        let is_cheap = self.lost_s + self.draft_s() <= TRIAL_SHARE * spent_s;
+        without <= GOOD_ENOUGH * plain && (is_first || is_cheap)
     }
 
     /// Notes what a draft cost, and returns the mean.
     pub(crate) fn drafted(&mut self, seconds: f64) -> f64 {
         self.num_drafts = self.num_drafts.saturating_add(1);
         let draft_s = match self.draft_s {
-            // The first may have prepared buffers and read a prompt.
-            Some(before) if self.num_drafts == 2 => before.min(seconds),
+            Some(before) if self.num_drafts == FIRST_TRIES => before.min(seconds),
             before => mean(before, seconds.min(before.map_or(seconds, |before| OUTLIER * before))),
         };
         self.draft_s = Some(draft_s);
         draft_s
     }
 
-    /// Notes the tokens per second that a step promises with a draft and without.
-    pub(crate) fn learn(&mut self, with: f64, without: f64) {
-        self.tokens_per_s = Some(mean(self.tokens_per_s, with));
-        if with > without {
-            self.losses = 0;
-            self.rest = FIRST_REST;
-            return;
+    /// Notes the tokens per second that a step promises with a draft.
+    pub(crate) fn learn(&mut self, with: f64) {
+        if self.num_drafts >= FIRST_TRIES {
+            self.tokens_per_s = Some(mean(self.tokens_per_s, with));
         }
-        self.losses += 1;
-        if self.losses >= PATIENCE {
-            self.resting = self.rest;
-            self.rest = (2 * self.rest).min(LONGEST_REST);
+    }
+
+    /// Notes how much longer a step with a draft took than its tokens would have taken without; negative for a gain.
+    pub(crate) fn lost(&mut self, seconds: f64) {
+        if self.num_drafts >= FIRST_TRIES {
+            self.lost_s = (self.lost_s + seconds).max(0.0);
         }
     }
 }
@@ -122,47 +121,57 @@ impl Window {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_drafter_that_loses_is_asked_ever_more_rarely() {
-        let mut worth = Worth::new();
-        let mut asked = Vec::new();
-        for step in 0..2000 {
-            if worth.asks(100.0, 100.0) {
-                worth.learn(60.0, 100.0);
+    fn promise(without: f64, spent_s: f64) -> Promise {
+        Promise { without, plain: 100.0, spent_s }
+    }
+
+    /// Steps at which a drafter is asked whose drafts take 5 ms and promise so many tokens per second, beside plain
+    /// passes of 10 ms.
+    fn asked(with: impl Fn(u32) -> f64) -> Vec<u32> {
+        let (mut worth, mut spent_s, mut asked) = (Worth::default(), 0.0, Vec::new());
+        for step in 0..3000 {
+            spent_s += 0.01;
+            if worth.asks(promise(100.0, spent_s)) {
+                worth.drafted(0.005);
+                worth.learn(with(step));
+                worth.lost(0.005 + 0.01 - 0.01 * with(step) / 60.0);
+                spent_s += 0.005;
                 asked.push(step);
             }
         }
-        assert_eq!(asked[..6], [0, 1, 2, 11, 28, 61]);
-        assert!(asked.len() < 16, "{asked:?}");
+        asked
     }
 
     #[test]
-    fn a_drafter_that_wins_is_always_asked() {
-        let mut worth = Worth::new();
-        for _ in 0..100 {
-            assert!(worth.asks(100.0, 100.0));
-            worth.learn(150.0, 100.0);
-        }
-        assert!(!worth.asks(300.0, 100.0), "other drafts promise more");
-        assert!(worth.asks(100.0, 100.0));
+    fn a_drafter_that_loses_costs_a_hundredth_of_the_time() {
+        let asked = asked(|_| 60.0);
+        assert_eq!(asked[..2], [0, 1]);
+        assert!((30..70).contains(&asked.len()), "{asked:?}");
     }
 
     #[test]
     fn a_drafter_that_recovers_is_asked_again() {
-        let mut worth = Worth::new();
-        let mut last_asked = 0;
-        for step in 0..1000 {
-            if worth.asks(100.0, 100.0) {
-                worth.learn(if step < 300 { 60.0 } else { 200.0 }, 100.0);
-                last_asked = step;
-            }
+        let asked = asked(|step| if step < 1000 { 60.0 } else { 200.0 });
+        assert!(asked.len() > 1800, "{}", asked.len());
+        assert_eq!(asked.last(), Some(&2999));
+    }
+
+    #[test]
+    fn a_drafter_that_wins_is_asked_unless_others_promise_more() {
+        let mut worth = Worth::default();
+        for _ in 0..100 {
+            assert!(worth.asks(promise(100.0, 1.0)));
+            worth.drafted(0.001);
+            worth.learn(150.0);
+            worth.lost(-0.005);
         }
-        assert_eq!(last_asked, 999);
+        assert!(!worth.asks(promise(300.0, 1.0)));
+        assert!(worth.asks(promise(100.0, 1.0)));
     }
 
     #[test]
     fn the_first_draft_and_disturbed_ones_do_not_set_the_price() {
-        let mut worth = Worth::new();
+        let mut worth = Worth::default();
         assert_eq!([worth.drafted(5.0), worth.drafted(0.01)], [5.0, 0.01]);
         assert!(worth.drafted(9.0) < 0.02);
     }

@@ -1,7 +1,7 @@
 //! The drafters that run a model of their own.
 
 use pleach_decode::{DraftContext, Drafter, Step, TreeBuilder};
-use pleach_model::{ModelError, MtpRunner, Runner};
+use pleach_model::{Model, ModelError, MtpRunner, Runner};
 
 use crate::draft_model::ModelDraft;
 use crate::mtp::{MtpDraft, hidden_of};
@@ -35,6 +35,18 @@ impl CostlyRunner {
         match self {
             Self::Mtp(_) => CostlyKind::Mtp,
             Self::Model(_) => CostlyKind::Model,
+        }
+    }
+
+    /// What a guess costs at least, as a share of a pass of `target`: weights are read once per pass.
+    pub(crate) fn least_share(&self, target: &Model) -> f64 {
+        match self {
+            // One block and the output head, which is a share of the model's own weights.
+            Self::Mtp(_) => 0.0,
+            Self::Model(runner) => {
+                let bytes = |model: &Model| model.memory_plan().weights_bytes as f64;
+                bytes(runner.model()) / bytes(target).max(1.0)
+            }
         }
     }
 }

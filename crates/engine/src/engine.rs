@@ -33,6 +33,8 @@ struct Inner {
     speculation: Speculation,
     /// What drafts with a model of its own.
     costly: Option<CostlyKind>,
+    /// What a guess of it costs at least, as a share of a pass of the model.
+    least_share: f64,
     /// What passes cost, as far as earlier requests have found out.
     costs: Mutex<CostCurve>,
     tokenizer: Tokenizer,
@@ -90,6 +92,7 @@ impl Engine {
         };
         let runners = runners(&model, draft, options.speculation)?;
         Ok(Self(Arc::new(Inner {
+            least_share: runners.costly.as_ref().map_or(0.0, |costly| costly.least_share(&model)),
             costly: runners.costly.as_ref().map(CostlyRunner::kind),
             runners: Turns::new(runners),
             speculation: options.speculation,
@@ -204,7 +207,7 @@ impl Engine {
     pub(crate) fn drafters(&self, budget: SpecBudget) -> Drafters {
         let (lookup, costly) = (self.looks_up().then(Lookup::new), self.0.costly.map(Costly::new));
         let costs = self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Paced::new(lookup, costly, WallClock::start(), budget.pace(), costs)
+        Paced::new(lookup, costly, WallClock::start(), budget.pace(), costs).with_least_share(self.0.least_share)
     }
 
     /// Keeps what a request has found out about the cost of passes.

@@ -1,5 +1,6 @@
 //! Which drafters guess ahead, and how many rows their guesses get.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -112,6 +113,15 @@ impl FromStr for SpecBudget {
     }
 }
 
+impl fmt::Display for SpecBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Automatic => f.write_str("auto"),
+            Self::Rows(rows) => rows.fmt(f),
+        }
+    }
+}
+
 /// The system's clock.
 #[derive(Debug)]
 pub(crate) struct WallClock(Instant);
@@ -136,6 +146,7 @@ mod tests {
     fn budgets_are_read_from_text() {
         assert_eq!("auto".parse::<SpecBudget>().unwrap(), SpecBudget::Automatic);
         assert_eq!("8".parse::<SpecBudget>().unwrap().pace(), Pace::Fixed(8));
+        assert_eq!(["auto", "8"].map(|text| text.parse::<SpecBudget>().unwrap().to_string()), ["auto", "8"]);
         for text in ["0", "65", "-1", "many", ""] {
             assert_eq!(
                 text.parse::<SpecBudget>().unwrap_err().to_string(),

@@ -1,11 +1,12 @@
 //! The arguments of `pleach bench`.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use pleach_engine::{ContextLength, EngineOptions, RowShape, Speculation};
 
-use super::{RuntimeFlags, values};
+use super::{RuntimeFlags, SpecFlags, values};
 
 const HELP_HEADING_TESTS: &str = "Tests (without -p, -n and --rows: -p 512 -n 64 --rows 1,2,4,8,16,32,64)";
 
@@ -20,7 +21,10 @@ Examples:
   pleach bench model.gguf
   pleach bench model.gguf -p 128,512 -n 64 -d 0,4096 -r 9 -o markdown
   pleach bench a.gguf b.gguf --rows 1,8 --threads 1,2 --json > speed.json
-  pleach bench model.gguf -n 64 --profile";
+  pleach bench model.gguf -n 64 --profile
+  pleach bench model.gguf --prompts code.jsonl,chat.jsonl --spec ngram";
+
+const HELP_HEADING_SPECULATION: &str = "Speculation, in place of tests";
 
 /// Measure the speed of models: tokens per second, the cost of a pass against its rows, memory.
 ///
@@ -34,6 +38,8 @@ pub(crate) struct BenchArgs {
     pub(crate) models: Vec<String>,
     #[command(flatten)]
     pub(crate) tests: TestFlags,
+    #[command(flatten)]
+    pub(crate) speculation: SpeculationFlags,
     #[command(flatten)]
     pub(crate) machine: MachineFlags,
     #[command(flatten)]
@@ -65,6 +71,24 @@ pub(crate) struct TestFlags {
     /// Say where the time goes, op by op: a decode pass, a pass of 8 rows and a prefill, at each depth.
     #[arg(long)]
     pub(crate) profile: bool,
+}
+
+/// What guesses bring on real prompts.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_SPECULATION)]
+pub(crate) struct SpeculationFlags {
+    /// Answer the prompts of these files with guesses and without, -n tokens each: a JSON object with `category` and
+    /// `messages` on each line.
+    #[arg(long, value_name = "FILE,...", value_delimiter = ',', conflicts_with_all = ["prompt", "rows", "depth", "profile"])]
+    pub(crate) prompts: Vec<PathBuf>,
+    /// Prompts of a category at most.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = values::test_tokens, allow_hyphen_values = true)]
+    pub(crate) per_category: usize,
+    /// How freely the answers are drawn; 0 always takes the likeliest token.
+    #[arg(long, value_name = "X", default_value = "0", value_parser = values::number, allow_hyphen_values = true)]
+    pub(crate) temperature: f32,
+    #[command(flatten)]
+    pub(crate) spec: SpecFlags,
 }
 
 /// How the models are run.

@@ -4,6 +4,7 @@ mod json;
 mod measure;
 mod plan;
 mod report;
+mod speculation;
 mod statistics;
 mod table;
 
@@ -23,8 +24,11 @@ use report::Report;
 
 /// Measures every model with every number of threads. What was measured is printed, whatever comes after.
 pub(crate) fn bench(args: &BenchArgs) -> Result<End, CliError> {
-    let plan = Plan::new(&args.tests);
     let models = find(&args.models)?;
+    if !args.speculation.prompts.is_empty() {
+        return speculation::bench(args, &models);
+    }
+    let plan = Plan::new(&args.tests);
     let cancel = interrupt::listen()?;
     let mut report = Report::new(args.report.form());
     let outcome = measure_all(args, &plan, &models, &cancel, &mut report);

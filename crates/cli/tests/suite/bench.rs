@@ -224,3 +224,58 @@ fn ctrl_c_leaves_a_whole_object() {
     // None if it came before the model was opened.
     assert!(object["runs"].as_array().unwrap().iter().all(|run| run["interrupted"] == true), "{object}");
 }
+
+/// Two prompts in two categories, the second named by its file.
+fn prompts(dir: &tempfile::TempDir) -> String {
+    let file = dir.path().join("greetings.jsonl");
+    let lines = "{\"category\": \"code\", \"messages\": [{\"role\": \"user\", \"content\": \"def f(x):\"}], \"id\": 1}\n\n\
+                 {\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}\n";
+    std::fs::write(&file, lines).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn answers_with_guesses_are_measured_against_answers_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, prompts) = (fixture("tiny-qwen35"), prompts(&dir));
+    let flags = ["-n", "24", "-r", "2", "--quiet", "--spec-budget", "6", "--temperature", "0.5"];
+    let object = json([&["bench", &model, "--prompts", &prompts], &flags[..]].concat(), "");
+    let [run] = object["runs"].as_array().unwrap().as_slice() else { panic!("one model, one run") };
+    assert_eq!((&run["spec_budget"], &run["temperature"]), (&"6".into(), &0.5.into()));
+    assert_eq!(run["drafters"], serde_json::json!(["ngram", "mtp"]));
+    let categories = run["categories"].as_array().unwrap();
+    let names: Vec<&str> = categories.iter().map(|category| category["category"].as_str().unwrap()).collect();
+    assert_eq!(names, ["code", "greetings"]);
+    for category in categories {
+        assert_eq!((&category["prompts"], &category["different_texts"]), (&1.into(), &0.into()));
+        assert!(category["tokens"].as_u64().unwrap() > 0 && category["tokens_per_pass"].as_f64().unwrap() >= 1.0);
+        let ratio = |name: &str| category["ratio"][name].as_f64().unwrap();
+        assert!(ratio("min") <= ratio("median") && ratio("median") <= ratio("max"), "{category}");
+    }
+}
+
+#[test]
+fn a_table_says_what_guesses_brought() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["--prompts", &prompts(&dir), "-n", "8", "-r", "1", "--spec", "ngram", "--quiet"];
+    let run = bench("tiny-llama", &flags);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let labels: Vec<&str> = run.stdout.lines().map(|line| line.split([':', ' ']).next().unwrap()).collect();
+    let expected =
+        ["model", "device", "drafters", "rows", "temperature", "load", "", "category", "code", "greetings", "all"];
+    assert_eq!(labels, expected, "{}", run.stdout);
+    assert!(run.stdout.lines().last().unwrap().ends_with(" same"), "{}", run.stdout);
+}
+
+#[test]
+fn prompts_that_cannot_be_read_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.jsonl");
+    std::fs::write(&file, "{\"messages\": []}\n{\"message\": 1}\n").unwrap();
+    let run = bench("tiny-llama", &["--prompts", file.to_str().unwrap()]);
+    let message =
+        format!("error: line 2 of `{}` is not a JSON object with a list of chat `messages`\n", file.display());
+    assert!(run.code == Some(1) && run.stderr.starts_with(&message), "{}", run.stderr);
+    let run = bench("tiny-llama", &["--prompts", "x", "-p", "3"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+}

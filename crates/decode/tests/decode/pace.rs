@@ -213,6 +213,22 @@ fn a_draft_dearer_than_what_it_brings_is_not_asked_for() {
     assert!(seconds * 0.97 <= plain_s, "{}", plain_s / seconds);
 }
 
+/// A draft model as large as its target is not even tried, however right it is.
+#[test]
+fn a_drafter_that_cannot_pay_is_never_asked() {
+    let clock = Hands::default();
+    let costly = TimedDraft { drafter: knowing(0), clock: clock.clone(), seconds: 0.01 };
+    let paced = Paced::new(NoDraft, costly, clock.clone(), Pace::Auto(64), CostCurve::default());
+    let mut drafter = paced.with_least_share(1.0);
+    let mut target = Timed { target: fake(), clock, cost: cpu };
+    let options = GenerationOptions { max_tokens: Some(50), budget: 64, ..GenerationOptions::new(VOCAB, 1000) };
+    let mut generation = Generation::new(options, &[1]).unwrap();
+    while generation.stopped().is_none() {
+        generation.step(&mut target, &mut drafter, &mut Unconstrained).unwrap();
+    }
+    assert_eq!((generation.stats().drafted(), drafter.spent().draft_s), (0, 0.0));
+}
+
 #[test]
 fn a_fixed_pace_drafts_always_and_keeps_to_its_rows() {
     let clock = Hands::default();

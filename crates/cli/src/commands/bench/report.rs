@@ -49,7 +49,7 @@ impl Report {
     }
 }
 
-fn print(text: &str) -> Result<(), CliError> {
+pub(super) fn print(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::Write)
 }
