@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -106,6 +107,30 @@ def load_llama(path: Path) -> LlamaForCausalLM:
         raise ValueError(f"{path} does not hold a plain Llama: missing {missing}, unexpected {unexpected}")
     model.tie_weights()
     return model.eval()
+
+
+def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """The byte-level BPE tokenizer of a GGUF file whose split rule is GPT-2's with single digits (`smollm`)."""
+    meta = read_metadata(path)
+    rule = meta.get("tokenizer.ggml.pre")
+    if rule != "smollm":
+        raise ValueError(f"{path} splits text by the rule {rule}: only `smollm` is known; give the model's tokenizer folder")
+    tokens: list[str] = meta["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in meta["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    control = 3
+    special = [t for t, kind in zip(tokens, meta["tokenizer.ggml.token_type"], strict=True) if kind == control]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=tokens[meta["tokenizer.ggml.eos_token_id"]],
+        chat_template=meta.get("tokenizer.chat_template"),
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def unpermute(weight: Tensor, heads: int) -> Tensor:

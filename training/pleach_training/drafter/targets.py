@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ..gguf import load_llama
+from ..gguf import load_llama, load_tokenizer
 from ..target.config import TargetConfig
 from ..target.model import Target
 from ..target.train import load_weights
@@ -23,6 +23,11 @@ def open_model(path: Path, device: str) -> Any:
     else:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     return model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+
+
+def open_tokenizer(path: Path) -> Any:
+    """The tokenizer, with its chat template, of a folder or a GGUF file."""
+    return load_tokenizer(path) if path.suffix == ".gguf" else AutoTokenizer.from_pretrained(path)
 
 
 def open_features(path: Path, device: str) -> Features:
