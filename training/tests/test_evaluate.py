@@ -8,6 +8,7 @@ import numpy as np
 
 from pleach_training.drafter.data import Store
 from pleach_training.drafter.train import train
+from pleach_training.evaluate.answers import parses, python_of
 from pleach_training.evaluate.loop import plain, speculate
 from pleach_training.evaluate.measure import tokens_per_pass
 from pleach_training.evaluate.replay import Tally, depth_within
@@ -67,3 +68,10 @@ def test_replayed_rounds_are_those_of_the_real_loop() -> None:
             tokens, passes = tokens + len(looped.ids) - 1, passes + looped.passes
         assert passes < tokens
         assert tokens_per_pass(written, rounds)[f"ddtree/{budget}"] == round(tokens / passes, 3)
+
+
+def test_python_is_found_in_answers() -> None:
+    assert python_of("Here it is:\n\n```python\ndef f():\n    return 1\n```\n\nDone.") == "def f():\n    return 1\n"
+    assert python_of("def f(): return 1") == "def f(): return 1"
+    assert python_of("I do not know.") is None
+    assert parses("def f(): return 1") and not parses("def f( return 1")
