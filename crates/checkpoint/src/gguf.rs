@@ -51,7 +51,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let chat_template = metadata.optional_text("tokenizer.chat_template")?.map(str::to_owned);
     Ok(Checkpoint {
         config: model,
-        tensors,
+        tensors: tensors.with_mappings(files.iter().filter_map(|file| file.mapping.clone())),
         tokenizer: TokenizerSource::Gguf(tokenizer),
         chat_template,
         generation,

@@ -18,7 +18,7 @@ use crate::{
     expected::{self, Conventions, Origin},
     experts,
     fields::{parse_json, shorten},
-    map::MappedFile,
+    map::{MappedFile, Mapping},
     mlx,
     names::{Meaning, meaning},
     pool::{Element, Pool, Stored},
@@ -35,7 +35,7 @@ pub(crate) fn open(dir: &Path) -> Result<Checkpoint, CheckpointError> {
     let config = read_optional(&config_file)?.ok_or_else(|| CheckpointError::NoConfig { dir: dir.to_owned() })?;
     let HuggingFaceConfig { mut model, tie_word_embeddings, quantization } =
         parse_hugging_face(&config.bytes, &config_file)?;
-    let Weights { mut pool, mut files, mlx_format } = read_weights(dir)?;
+    let Weights { mut pool, mut files, mappings, mlx_format } = read_weights(dir)?;
     let conventions = conventions(&model, &pool, mlx_format);
     let is_mlx = mlx_format || quantization.is_some();
 
@@ -50,7 +50,7 @@ pub(crate) fn open(dir: &Path) -> Result<Checkpoint, CheckpointError> {
     files.extend(text.files);
     Ok(Checkpoint {
         config: model,
-        tensors,
+        tensors: tensors.with_mappings(mappings),
         tokenizer: text.tokenizer,
         chat_template: text.chat_template,
         generation: text.generation,
@@ -84,12 +84,13 @@ fn conventions(model: &ModelConfig, pool: &Pool, mlx_format: bool) -> Convention
 struct Weights {
     pool: Pool,
     files: Vec<SourceFile>,
+    mappings: Vec<Mapping>,
     /// Whether the files say that MLX wrote them.
     mlx_format: bool,
 }
 
 fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
-    let mut weights = Weights { pool: Pool::default(), files: Vec::new(), mlx_format: false };
+    let mut weights = Weights { pool: Pool::default(), files: Vec::new(), mappings: Vec::new(), mlx_format: false };
     for Shard { path, names } in shards(dir)? {
         let file = MappedFile::open(&path)?;
         let header = Header::parse(&file.bytes, file.source.size_bytes, &path)?;
@@ -99,6 +100,7 @@ fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
         for tensor in header.tensors {
             add(&mut weights.pool, tensor, &file, &shared)?;
         }
+        weights.mappings.extend(file.mapping);
         weights.files.push(file.source);
     }
     Ok(weights)

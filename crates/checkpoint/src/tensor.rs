@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use indexmap::IndexMap;
 
-use crate::{CheckpointError, TensorFormat};
+use crate::{CheckpointError, TensorFormat, map::Mapping};
 
 /// One tensor of the model: its bytes as stored, and what is needed to read them.
 ///
@@ -98,6 +98,8 @@ impl TensorData {
 #[derive(Debug, Default)]
 pub struct TensorMap {
     tensors: IndexMap<String, Tensor>,
+    /// What the tensors' bytes are part of.
+    mappings: Vec<Mapping>,
 }
 
 impl TensorMap {
@@ -131,6 +133,19 @@ impl TensorMap {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Lets go of the memory of a tensor that was taken out of this map, once its bytes were copied elsewhere.
+    ///
+    /// The bytes stay readable: whoever touches them again has the system bring them back from the file.
+    pub fn release(&self, tensor: &Tensor) {
+        let parts: [&[u8]; 3] = match &tensor.data {
+            TensorData::Plain(bytes) => [bytes, &[], &[]],
+            TensorData::Affine { codes, scales, biases } => [codes, scales, biases],
+        };
+        for mapping in &self.mappings {
+            parts.iter().for_each(|part| mapping.release(part));
+        }
+    }
+
     /// Number of tensors not taken yet.
     pub fn len(&self) -> usize {
         self.tensors.len()
@@ -139,6 +154,12 @@ impl TensorMap {
     /// Whether every tensor was taken.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
+    }
+
+    /// The map with what its tensors' bytes are part of.
+    pub(crate) fn with_mappings(mut self, mappings: impl IntoIterator<Item = Mapping>) -> Self {
+        self.mappings.extend(mappings);
+        self
     }
 
     /// Adds a tensor under its name. Names come from the table of expected tensors, which lists each once.

@@ -115,6 +115,11 @@ impl Device for CpuDevice {
         Ok(Weight::new(&data, Arc::new(weight)))
     }
 
+    fn table(&self, data: WeightData) -> Result<Weight, KernelError> {
+        data.check()?;
+        Ok(Weight::new(&data.clone(), Arc::new(CpuWeight::table(data))))
+    }
+
     fn param(&self, values: Vec<f32>) -> Result<Param, KernelError> {
         Ok(host_param(values))
     }

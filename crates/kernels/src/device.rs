@@ -22,6 +22,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`KernelError::WeightBytes`] or [`KernelError::WeightBlocks`] if the bytes do not fit shape and format.
     fn weight(&self, data: WeightData) -> Result<Weight, KernelError>;
 
+    /// Takes over a matrix of which only single rows are looked up, as an embedding does; nothing is repacked where that
+    /// would only serve products. These work all the same, slowly.
+    ///
+    /// # Errors
+    /// As [`weight`](Self::weight).
+    fn table(&self, data: WeightData) -> Result<Weight, KernelError> {
+        self.weight(data)
+    }
+
     /// Takes over a small f32 vector.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use pleach_checkpoint::{
 };
 use pleach_kernels::ops::{self, AttentionShape, ExpertWeights, KeyHeadOrder, Rope};
 use pleach_kernels::{
-    Activations, DType, DeltaLayout, Device, FloatFormat, KvLayout, Param, StateLayout, Weight, WeightData,
-    WeightFormat,
+    Activations, DType, DeltaLayout, Device, FloatFormat, KernelError, KvLayout, Param, StateLayout, Weight,
+    WeightData, WeightFormat,
 };
 
 use crate::ModelError;
@@ -233,9 +233,26 @@ impl<'a> Loader<'a> {
 
     /// The matrix stored as `name`.
     pub(crate) fn weight(&mut self, name: &str) -> Result<Weight, ModelError> {
+        self.device_weight(name, |device, data| device.weight(data))
+    }
+
+    /// The matrix stored as `name`, of which only single rows will be looked up.
+    pub(crate) fn table(&mut self, name: &str) -> Result<Weight, ModelError> {
+        self.device_weight(name, |device, data| device.table(data))
+    }
+
+    fn device_weight(
+        &mut self,
+        name: &str,
+        take_over: impl Fn(&dyn Device, WeightData) -> Result<Weight, KernelError>,
+    ) -> Result<Weight, ModelError> {
         let tensor = self.tensors.take(name)?;
         let data = weight_data(&tensor, self.options.activations);
-        self.device.weight(data).map_err(|source| ModelError::Tensor { name: name.to_owned(), source })
+        let failed = |source| ModelError::Tensor { name: name.to_owned(), source };
+        let weight = take_over(self.device, data).map_err(failed)?;
+        // A device that keeps the file's bytes has them read again; most repack and never look back.
+        self.tensors.release(&tensor);
+        Ok(weight)
     }
 
     fn param(&mut self, name: &str) -> Result<Param, ModelError> {

@@ -66,7 +66,10 @@ impl Model {
     ) -> Result<Self, ModelError> {
         let weight_bytes = tensors.iter().map(|tensor| tensor.size_bytes()).sum();
         let mut loader = Loader::new(&config, tensors, &*device, options);
-        let embed_tokens = loader.weight("embed_tokens.weight")?;
+        let embed_tokens = match config.tie_word_embeddings {
+            true => loader.weight("embed_tokens.weight")?,
+            false => loader.table("embed_tokens.weight")?,
+        };
         let blocks = loader.blocks()?;
         let norm = loader.norm("norm.weight")?;
         let lm_head = match config.tie_word_embeddings {

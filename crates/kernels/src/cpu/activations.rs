@@ -59,14 +59,15 @@ pub(super) fn quantize(
     /// Groups of 32 that are quantized in the time of a dispatch.
     const SERIAL_GROUPS: usize = 128;
     let per_scale = if activations == Activations::Int8PerRow { columns } else { GROUP };
-    for_each_part(pool, groups, (per_scale / GROUP).max(1), SERIAL_GROUPS, |_, part, groups| {
-        set.run(Quantize { x: &x[part * per_scale..][..per_scale], groups });
+    for_each_part(pool, groups, columns / GROUP, SERIAL_GROUPS, |_, row, groups| {
+        set.run(Quantize { x: &x[row * columns..][..columns], per_scale, groups });
     });
 }
 
-/// Quantizes `x` with one scale.
+/// Quantizes a row with a scale per `per_scale` elements: 32 or all.
 struct Quantize<'a> {
     x: &'a [f32],
+    per_scale: usize,
     groups: &'a mut [ActivationGroup],
 }
 
@@ -76,13 +77,24 @@ impl Kernel for Quantize<'_> {
     /// Plain loops, which vectorize.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        // As integers, the magnitudes of floats keep their order, and NaN is the largest.
-        let max = self.x.iter().map(|x| x.to_bits() & 0x7FFF_FFFF).fold(0, u32::max);
-        let scale = f32::from_bits(max) / 127.0;
+        if self.per_scale == GROUP {
+            for (x, group) in self.x.as_chunks().0.iter().zip(self.groups) {
+                *group = quantize_group(x, scale(x));
+            }
+            return;
+        }
+        let scale = scale(self.x);
         for (x, group) in self.x.as_chunks().0.iter().zip(self.groups) {
             *group = quantize_group(x, scale);
         }
     }
+}
+
+#[inline(always)]
+fn scale(x: &[f32]) -> f32 {
+    // As integers, the magnitudes of floats keep their order, and NaN is the largest.
+    let max = x.iter().map(|x| x.to_bits() & 0x7FFF_FFFF).fold(0, u32::max);
+    f32::from_bits(max) / 127.0
 }
 
 #[inline(always)]

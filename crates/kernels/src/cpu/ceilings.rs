@@ -10,7 +10,7 @@ use super::instruction_set::{InstructionSet, Kernel};
 use super::memory::Arena;
 use super::pool::Pool;
 use super::share::for_each_part;
-use super::simd::{CODE_BYTES, LANES, Simd};
+use super::simd::{CODE_BYTES, Codes, LANES, Simd};
 use crate::{Ceilings, Rate};
 
 /// Memory that is read over and over: several times the last-level cache that one core complex of a server chip has.
@@ -89,14 +89,27 @@ impl Kernel for Read<'_> {
     }
 }
 
-/// Products of codes in registers with activations in the first-level cache, as the inner loop of a tile has them.
+/// Products of codes with activations, both in the first-level cache, as the inner loop of a tile has them.
 struct Multiply;
 
 impl Multiply {
-    /// Code vectors and rows of one block.
-    const SIZE: usize = 8;
-    const BLOCKS: usize = 4096;
-    const MACS: usize = Self::BLOCKS * Self::SIZE * Self::SIZE * CODE_BYTES;
+    /// Code vectors of each half.
+    const VECTORS: usize = 8;
+    /// Rows that meet them.
+    const ROWS: usize = 4096 * 8;
+    const MACS: usize = Self::ROWS * 2 * Self::VECTORS * CODE_BYTES;
+
+    /// `R` rows at a time.
+    #[inline(always)]
+    fn rows<S: Simd, const R: usize>(s: S) {
+        let codes = [[3; CODE_BYTES]; 2 * Self::VECTORS];
+        let x = [[[5_i8; 4]; Self::VECTORS]; R];
+        for _ in 0..Self::ROWS / R {
+            // Opaque from block to block, so that each is computed.
+            let (codes, x) = (black_box(&codes), black_box(&x));
+            black_box(s.dot_bytes(Stored(codes), x.each_ref(), [0; R]));
+        }
+    }
 }
 
 impl Kernel for Multiply {
@@ -104,14 +117,20 @@ impl Kernel for Multiply {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let codes = black_box([[3; CODE_BYTES]; Self::SIZE]);
-        let codes: [S::Codes; Self::SIZE] = std::array::from_fn(|p| s.load_codes(&codes[p]));
-        let x = [[[5_i8; 4]; Self::SIZE]; Self::SIZE];
-        for _ in 0..Self::BLOCKS {
-            // Opaque from block to block, so that each is computed.
-            let x = black_box(&x);
-            black_box(s.dot_bytes(&codes, x.each_ref(), [0; Self::SIZE]));
-        }
+        if S::ROWS >= 8 { Self::rows::<S, 8>(s) } else { Self::rows::<S, 2>(s) }
+    }
+}
+
+/// Bytes that are their own codes.
+#[derive(Clone, Copy)]
+struct Stored<'a>(&'a [[u8; CODE_BYTES]; 2 * Multiply::VECTORS]);
+
+impl Codes for Stored<'_> {
+    const MAX: i32 = 255;
+
+    #[inline(always)]
+    fn vector<S: Simd>(self, s: S, half: usize, p: usize) -> S::Codes {
+        s.load_codes(&self.0[2 * p + half])
     }
 }
 

@@ -3,7 +3,8 @@
 //! A pass dispatches some two hundred small jobs, so a dispatch must cost about a microsecond: workers spin for a short
 //! while after a job before they sleep. The spin is bounded and nobody is pinned, because with other processes on the
 //! same cores an endless spin takes the time that a preempted worker needs. For the same reason a job is cut into more
-//! chunks than threads, which are claimed one by one; the caller claims too, and finishes alone if nobody comes.
+//! chunks than threads, which are claimed one by one; the caller claims too, and finishes alone if nobody comes. A thread
+//! first claims its own run of neighboring chunks, so that it reads memory as one stream, then what others have left.
 //!
 //! The synchronization is checked by `loom`:
 //!
@@ -88,11 +89,27 @@ struct Shared {
     state: AtomicUsize,
     /// Written only while the job is closed and nobody is inside.
     job: UnsafeCell<Option<Job>>,
-    next_chunk: AtomicUsize,
+    /// The runs of chunks that the threads begin with, one per thread.
+    runs: Vec<Run>,
     stop: AtomicBool,
     sleepers: Vec<Sleeper>,
     /// What the first chunk that panicked said.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// How many chunks of a run are claimed, on cache lines of its own: threads mostly count in their own run.
+#[derive(Default)]
+#[repr(align(128))]
+struct Run {
+    claimed: AtomicUsize,
+}
+
+impl Run {
+    /// The next chunk of a run of `len`.
+    fn claim(&self, len: usize) -> Option<usize> {
+        let index = self.claimed.fetch_add(1, Ordering::Relaxed);
+        (index < len).then_some(index)
+    }
 }
 
 /// The function of a job; its lifetime is erased because workers outlive it.
@@ -132,7 +149,7 @@ impl Pool {
             epoch: AtomicU32::new(0),
             state: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
-            next_chunk: AtomicUsize::new(0),
+            runs: (0..threads.get()).map(|_| Run::default()).collect(),
             stop: AtomicBool::new(false),
             sleepers,
             panic: Mutex::new(None),
@@ -194,7 +211,7 @@ impl Shared {
         let work = unsafe { std::mem::transmute::<*const (dyn Fn(Chunk) + Sync), *const (dyn Fn(Chunk) + Sync)>(work) };
         // SAFETY: the job is closed and nobody is inside, so nobody reads it; `run` has the pool to itself.
         self.job.with_mut(|job| unsafe { *job = Some(Job { work, num_chunks }) });
-        self.next_chunk.store(0, Ordering::Relaxed);
+        self.runs.iter().for_each(|run| run.claimed.store(0, Ordering::Relaxed));
         self.state.fetch_or(OPEN, Ordering::AcqRel);
         self.announce();
     }
@@ -249,18 +266,19 @@ impl Shared {
 
     /// Claims chunks until none is left.
     fn work(&self, worker: usize, work: &(dyn Fn(Chunk) + Sync), num_chunks: usize) {
+        let threads = self.runs.len();
         let claim_all = || {
-            loop {
-                let index = self.next_chunk.fetch_add(1, Ordering::Relaxed);
-                if index >= num_chunks {
-                    return;
+            for run in (worker..threads).chain(0..worker) {
+                // The runs differ by at most one chunk in length.
+                let (start, end) = (run * num_chunks / threads, (run + 1) * num_chunks / threads);
+                while let Some(index) = self.runs[run].claim(end - start) {
+                    work(Chunk { index: start + index, worker });
                 }
-                work(Chunk { index, worker });
             }
         };
         // The caller rethrows what it finds, so nobody goes on with what a panic left behind.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(claim_all)) {
-            self.next_chunk.fetch_max(num_chunks, Ordering::Relaxed);
+            self.runs.iter().for_each(|run| run.claimed.store(num_chunks, Ordering::Relaxed));
             if let Ok(mut first) = self.panic.lock() {
                 first.get_or_insert(panic);
             }

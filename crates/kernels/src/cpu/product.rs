@@ -3,22 +3,20 @@
 //! Each output element is computed by one thread, in the order of its input features, by the same lane of the same
 //! instructions whatever the number of rows: its bits depend on its row and its weight only.
 
+use std::ops::Range;
+
 use super::activations::ActivationGroup;
 use super::instruction_set::InstructionSet;
 use super::pool::Pool;
 use super::share::{Shared, chunk_size};
-use super::simd::LANES;
+use super::tiles::{TILE, Tiles, pack_floats};
 use super::weight::{CpuWeight, Form};
 use crate::blocks::GROUP;
-use crate::{Activations, FloatFormat, WeightFormat};
+use crate::{Activations, FloatFormat};
 
 mod codes;
 mod floats;
 mod scales;
-
-use scales::{FloatScales, TileScales};
-
-pub(super) use floats::FEATURES;
 
 /// A row of the activations and the row of the output that its product goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,14 +53,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Memory of one thread, as large as [`ProductScratch`](super::weight::ProductScratch) says.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TileScratch {
-    pub(super) codes: Vec<[u8; super::simd::CODE_BYTES]>,
-    pub(super) scales: Vec<[f32; LANES]>,
-    pub(super) biases: Vec<[f32; LANES]>,
-    pub(super) values: Vec<f32>,
-}
+/// Floats that one thread needs for a product, as many as [`CpuWeight::scratch_floats`] says.
+pub(super) type TileScratch = Vec<f32>;
 
 /// Rows that meet a tile before the next tile is taken: their codes stay in the second-level cache meanwhile.
 const ROW_BLOCK: usize = 64;
@@ -102,120 +94,92 @@ struct TileRange<'a, 'b> {
     set: InstructionSet,
     inputs: Inputs<'a>,
     product: Product<'b>,
-    tiles: std::ops::Range<usize>,
+    tiles: Range<usize>,
 }
 
 impl TileRange<'_, '_> {
     fn run(&self, scratch: &mut TileScratch) {
-        let block = match self.product.weight.form {
-            // What is unpacked for a tile should serve all rows.
-            Form::Unpacked | Form::Dequantized => usize::MAX,
-            Form::Floats(_) | Form::Tiles(_) => ROW_BLOCK,
-        };
-        for moves in self.product.moves.chunks(block) {
-            for tile in self.tiles.clone() {
-                self.tile(tile, moves, scratch);
+        match &self.product.weight.form {
+            Form::Codes(tiles) => self.each_block(|moves| self.multiply_codes(tiles, moves)),
+            Form::Floats(format, tiles) => {
+                let tile = |tile| tiles.tile(tile);
+                self.each_block(|moves| self.multiply_floats(*format, &tile, self.tiles.clone(), moves));
             }
+            // What is dequantized for a tile serves all rows.
+            Form::Dequantized => self.tiles.clone().for_each(|tile| self.dequantized_tile(tile, scratch)),
         }
     }
 
-    fn tile(&self, tile: usize, moves: &[Move], scratch: &mut TileScratch) {
-        let CpuWeight { data, form } = self.product.weight;
-        match form {
-            Form::Tiles(tiles) => {
-                let (codes, scales) = tiles.tile(tile);
-                let scales = scales::of_tile(self.set, &tiles.layout, scales, scratch);
-                self.code_tile(tile, &codes::Tile { layout: tiles.layout.codes, codes, scales }, moves);
-            }
-            Form::Unpacked => {
-                let groups = data.columns / GROUP;
-                let layout = super::tiles::CodeLayout::BytesPer16;
-                let codes = &mut scratch.codes[..groups * layout.vectors()];
-                let (scales, biases) = (&mut scratch.scales[..2 * groups], &mut scratch.biases[..2 * groups]);
-                super::tiles::unpack_tile(data, tile, codes, scales, biases);
-                let biased = matches!(data.format, WeightFormat::Q2_K);
-                let scales = TileScales::Floats(FloatScales { scales, biases: biased.then_some(biases) });
-                self.code_tile(tile, &codes::Tile { layout, codes, scales }, moves);
-            }
-            Form::Floats(format) => self.float_tile(tile, *format, moves, |feature| {
-                let row_bytes = data.columns * format.size_bytes();
-                &data.data[feature * row_bytes..][..row_bytes]
-            }),
-            Form::Dequantized => self.dequantized_tile(tile, moves, &mut scratch.values),
-        }
+    fn each_block(&self, multiply: impl Fn(&[Move])) {
+        self.product.moves.chunks(ROW_BLOCK).for_each(multiply);
     }
 
-    /// Output features of a tile that exist.
-    fn features(&self, tile: usize) -> std::ops::Range<usize> {
-        tile * LANES..self.product.weight.data.rows.min((tile + 1) * LANES)
-    }
-
-    fn code_tile(&self, tile: usize, work: &codes::Tile<'_>, moves: &[Move]) {
+    fn multiply_codes(&self, tiles: &Tiles, moves: &[Move]) {
         let groups = self.inputs.groups(self.product.weight.data.activations);
         let per_row = self.product.weight.data.columns / GROUP;
-        let features = self.features(tile);
-        let row = |row: u32| &groups[row as usize * per_row..][..per_row];
-        self.set.run(codes::MultiplyTile {
-            tile: work,
+        self.set.run(codes::MultiplyTiles {
+            tiles,
+            range: self.tiles.clone(),
             moves,
-            row: &row,
-            write: &|to, values| self.write(to, features.start, &values[..features.len()]),
+            row: &|row| &groups[row as usize * per_row..][..per_row],
+            write: &|to, tile, values| self.write(to, tile, values),
         });
     }
 
-    fn dequantized_tile(&self, tile: usize, moves: &[Move], values: &mut [f32]) {
-        let data = &self.product.weight.data;
-        let features = self.features(tile);
-        for first in features.clone().step_by(FEATURES) {
-            let count = FEATURES.min(features.end - first);
-            for i in 0..count {
-                data.row(first + i).dequantize(&mut values[i * data.columns..][..data.columns]);
-            }
-            let bytes: &[u8] = bytemuck::cast_slice(values);
-            let row_bytes = 4 * data.columns;
-            self.float_features(first..first + count, FloatFormat::F32, moves, |feature| {
-                &bytes[(feature - first) * row_bytes..][..row_bytes]
-            });
-        }
-    }
-
-    fn float_tile<'w>(&self, tile: usize, format: FloatFormat, moves: &[Move], row: impl Fn(usize) -> &'w [u8]) {
-        self.float_features(self.features(tile), format, moves, row);
-    }
-
-    fn float_features<'w>(
+    fn multiply_floats<'t>(
         &self,
-        features: std::ops::Range<usize>,
         format: FloatFormat,
+        tiles: &dyn Fn(usize) -> &'t [u8],
+        range: Range<usize>,
         moves: &[Move],
-        row: impl Fn(usize) -> &'w [u8],
     ) {
         let columns = self.product.weight.data.columns;
-        let x = |row: u32| &self.inputs.x[row as usize * columns..][..columns];
-        let work = floats::MultiplyFloats {
+        self.set.run(floats::MultiplyFloats {
             format,
-            features,
+            tiles,
+            range,
             moves,
-            weight_row: &row,
-            row: &x,
-            write: &|to, feature, value| self.write(to, feature, &[value]),
-        };
-        self.set.run(work);
+            row: &|row| &self.inputs.x[row as usize * columns..][..columns],
+            write: &|to, tile, values| self.write(to, tile, values),
+        });
     }
 
-    /// Writes some output features of one row, the bias added.
+    fn dequantized_tile(&self, tile: usize, scratch: &mut [f32]) {
+        let data = &self.product.weight.data;
+        let (rows, packed) = scratch[..2 * TILE * data.columns].split_at_mut(TILE * data.columns);
+        let features = self.features(tile);
+        for (feature, row) in features.clone().zip(rows.chunks_exact_mut(data.columns)) {
+            data.row(feature).dequantize(row);
+        }
+        let rows = bytemuck::cast_slice(&rows[..features.len() * data.columns]);
+        pack_floats::<4>(rows, data.columns, bytemuck::cast_slice_mut(packed));
+        let packed: &[u8] = bytemuck::cast_slice(packed);
+        self.multiply_floats(FloatFormat::F32, &|_| packed, tile..tile + 1, self.product.moves);
+    }
+
+    /// Output features of a tile that exist.
+    fn features(&self, tile: usize) -> Range<usize> {
+        tile * TILE..self.product.weight.data.rows.min((tile + 1) * TILE)
+    }
+
+    /// Writes the output features of one row and tile, the bias added.
     #[inline(always)]
-    fn write(&self, to: u32, feature: usize, values: &[f32]) {
-        let start = to as usize * self.product.weight.data.rows + feature;
+    fn write(&self, to: u32, tile: usize, values: &[f32; TILE]) {
+        let features = self.features(tile);
+        let start = to as usize * self.product.weight.data.rows + features.start;
         // SAFETY: each output element belongs to one tile and one move, and each tile to one chunk.
-        let out = unsafe { self.product.out.range(start..start + values.len()) };
+        let out = unsafe { self.product.out.range(start..start + features.len()) };
         match self.product.bias {
             Some(bias) => {
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = values[i] + bias[feature + i];
+                for (out, (value, bias)) in out.iter_mut().zip(values.iter().zip(&bias[features])) {
+                    *out = value + bias;
                 }
             }
-            None => out.copy_from_slice(values),
+            // Almost every tile is whole, and a copy of known length is no call.
+            None => match out.as_mut_array() {
+                Some(out) => *out = *values,
+                None => out.copy_from_slice(&values[..features.len()]),
+            },
         }
     }
 }

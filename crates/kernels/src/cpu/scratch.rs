@@ -3,8 +3,7 @@
 use super::activations::ActivationGroup;
 use super::experts::ExpertScratch;
 use super::product::{Move, TileScratch};
-use super::simd::CODE_BYTES;
-use super::weight::{CpuWeight, ProductScratch, cpu_weight};
+use super::weight::{CpuWeight, cpu_weight};
 use crate::{Activations, GROUP, Op, Recording};
 
 /// Saved states that a DeltaNet walk can use without allocating: branch points on one path of a token tree.
@@ -39,12 +38,8 @@ pub(super) struct WorkerScratch {
 
 /// Makes `memory` at least `len` long.
 pub(super) fn grow<T: Clone + Default>(memory: &mut Vec<T>, len: usize) {
-    grow_with(memory, len, T::default());
-}
-
-fn grow_with<T: Clone>(memory: &mut Vec<T>, len: usize, value: T) {
     if memory.len() < len {
-        memory.resize(len, value);
+        memory.resize(len, T::default());
     }
 }
 
@@ -106,12 +101,8 @@ impl Scratch {
             Some(_) => grow(&mut self.per_group, groups),
             None => {}
         }
-        let ProductScratch { codes, scales, values } = ProductScratch::of(weight);
         for tile in &mut self.tiles {
-            grow_with(&mut tile.codes, codes, [0; CODE_BYTES]);
-            grow(&mut tile.scales, scales);
-            grow(&mut tile.biases, scales);
-            grow(&mut tile.values, values);
+            grow(tile, weight.scratch_floats());
         }
     }
 

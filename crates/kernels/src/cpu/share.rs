@@ -77,9 +77,9 @@ pub(super) fn for_each_part<T: Send>(
     });
 }
 
-/// Parts per chunk, so that each thread finds several chunks and a slow thread delays the others by little.
+/// Parts per chunk: eight chunks or more for each thread, so that a slow thread delays the others by little.
 pub(super) fn chunk_size(pool: &Pool, parts: usize) -> usize {
-    if pool.num_threads() == 1 { parts.max(1) } else { parts.div_ceil(8 * pool.num_threads()).max(1) }
+    if pool.num_threads() == 1 { parts.max(1) } else { (parts / (8 * pool.num_threads())).max(1) }
 }
 
 #[cfg(test)]

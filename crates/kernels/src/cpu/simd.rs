@@ -14,10 +14,10 @@ pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 
-/// Lanes of a float vector; also the output features of a weight tile.
+/// Lanes of a float vector; a weight tile has twice as many output features.
 pub(super) const LANES: usize = 16;
 
-/// Bytes of a code vector: four consecutive weights of each of 16 output features.
+/// Bytes of a code vector: four consecutive codes of each of 16 output features.
 pub(super) const CODE_BYTES: usize = 64;
 
 /// The vector operations that the kernels are written in.
@@ -31,6 +31,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     type I32: Copy;
     /// 64 codes: bytes `4 lane ..` belong to a lane.
     type Codes: Copy;
+    /// Rows that share an unpacked code vector: as many as the registers hold sums for, at most 8.
+    const ROWS: usize;
+    /// Rows that share 32 float weights.
+    const FLOAT_ROWS: usize;
 
     fn splat(self, x: f32) -> Self::F32;
     fn load(self, x: &[f32; LANES]) -> Self::F32;
@@ -73,25 +77,43 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn max_lane(self, x: Self::F32) -> f32;
 
     fn load_codes(self, x: &[u8; CODE_BYTES]) -> Self::Codes;
-    /// Low and high half of each byte.
-    fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes);
+    /// Each byte shifted to the right, or to the left where `shift` is negative, and masked; `mask` has no bit that a
+    /// shift could bring over from a neighbor.
+    fn bits(self, x: Self::Codes, shift: i32, mask: u8) -> Self::Codes;
+    /// Bitwise or.
+    fn or(self, a: Self::Codes, b: Self::Codes) -> Self::Codes;
     /// `table[i]` for each byte `i` below 16.
     fn lookup(self, table: &[u8; 16], x: Self::Codes) -> Self::Codes;
-    /// For each row `start + Σ code · x` per lane, for codes of 0..=15; vector `p` meets `x[4 p ..]`. At most 8 vectors.
-    fn dot_nibbles<const N: usize, const R: usize>(
+    /// For each half of a tile and each row `start + Σ code · x` per lane, for codes of 0..=[`C::MAX`](Codes::MAX), at
+    /// most 63; vector `p` meets `x[p]`. At most 8 vectors.
+    fn dot_codes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [Self::I32; R];
-    /// For each row `Σ (code − 128) · x` per lane, for codes of 0..=255; `minus_128_sum = −128 Σ x`. At most 8 vectors.
-    fn dot_bytes<const N: usize, const R: usize>(
+    ) -> [[Self::I32; R]; 2];
+    /// For each half of a tile and each row `Σ (code − 128) · x` per lane, for codes of 0..=255;
+    /// `minus_128_sum = −128 Σ x`. At most 8 vectors.
+    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         minus_128_sum: [i32; R],
-    ) -> [Self::I32; R];
+    ) -> [[Self::I32; R]; 2];
     /// Asks for the cache line at `address`, which need not be valid, into the second-level cache.
     fn prefetch(self, address: *const u8);
+    /// The same into the first-level cache.
+    fn prefetch_near(self, address: *const u8);
     fn to_f32(self, x: Self::I32) -> Self::F32;
+}
+
+/// The code vectors of a group of input features, unpacked one by one.
+///
+/// A trait rather than a closure: its method is inlined for certain, so it is compiled with the instructions of its set.
+pub(super) trait Codes: Copy {
+    /// The largest code.
+    const MAX: i32;
+
+    /// Vector `p` of half `half` of the tile.
+    fn vector<S: Simd>(self, s: S, half: usize, p: usize) -> S::Codes;
 }

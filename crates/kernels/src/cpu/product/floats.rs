@@ -1,25 +1,27 @@
-//! Float weights with f32 activations.
+//! Tiles of 32 output features in floats with f32 activations.
+//!
+//! An activation is broadcast to all lanes and meets 16 features at once, input features in ascending order.
+//!
+//! Products of bf16 pairs (`vdpbf16ps`) are not used: they would round the activations to bf16, and splitting these in
+//! three parts to keep their bits costs more than the f32 products do.
 
 use std::ops::Range;
 
 use super::Move;
 use crate::FloatFormat;
 use crate::cpu::instruction_set::Kernel;
-use crate::cpu::math::load_part;
-use crate::cpu::simd::{LANES, Simd};
+use crate::cpu::simd::{CODE_BYTES, LANES, Simd};
+use crate::cpu::tiles::TILE;
 
-/// Output features computed together, so that their sums do not wait for each other.
-pub(in crate::cpu) const FEATURES: usize = 4;
-
-/// The products of `moves` with some rows of a weight; `write(to, feature, value)` gets each element.
-pub(super) struct MultiplyFloats<'a, 'w> {
+/// The products of `moves` with tiles; `write(to, tile, values)` gets those of each row and tile.
+pub(super) struct MultiplyFloats<'a, 't> {
     pub(super) format: FloatFormat,
-    pub(super) features: Range<usize>,
+    /// For each tile and input feature, the elements of 32 output features.
+    pub(super) tiles: &'a dyn Fn(usize) -> &'t [u8],
+    pub(super) range: Range<usize>,
     pub(super) moves: &'a [Move],
-    /// Little-endian floats of an output feature.
-    pub(super) weight_row: &'a dyn Fn(usize) -> &'w [u8],
     pub(super) row: &'a dyn Fn(u32) -> &'a [f32],
-    pub(super) write: &'a dyn Fn(u32, usize, f32),
+    pub(super) write: &'a dyn Fn(u32, usize, &[f32; TILE]),
 }
 
 impl Kernel for MultiplyFloats<'_, '_> {
@@ -28,98 +30,82 @@ impl Kernel for MultiplyFloats<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.format {
-            FloatFormat::F32 => self.features::<S, F32Bytes, 64>(s),
-            FloatFormat::F16 => self.features::<S, F16Bytes, 32>(s),
-            FloatFormat::BF16 => self.features::<S, Bf16Bytes, 32>(s),
+            FloatFormat::F32 => self.tiles::<S, F32Bytes, 64>(s),
+            FloatFormat::F16 => self.tiles::<S, F16Bytes, 32>(s),
+            FloatFormat::BF16 => self.tiles::<S, Bf16Bytes, 32>(s),
         }
     }
 }
 
 impl MultiplyFloats<'_, '_> {
     #[inline(always)]
-    fn features<S: Simd, E: Floats<N>, const N: usize>(&self, s: S) {
-        let mut features = self.features.clone();
-        while features.len() >= FEATURES {
-            self.rows::<S, E, N, FEATURES>(s, features.start);
-            features.start += FEATURES;
-        }
-        for feature in features {
-            self.rows::<S, E, N, 1>(s, feature);
-        }
-    }
-
-    #[inline(always)]
-    fn rows<S: Simd, E: Floats<N>, const N: usize, const F: usize>(&self, s: S, feature: usize) {
-        let w: [&[u8]; F] = std::array::from_fn(|f| (self.weight_row)(feature + f));
-        let (quads, rest) = self.moves.as_chunks::<4>();
-        for moves in quads {
-            self.block::<S, E, N, F, 4>(s, feature, w, moves);
-        }
-        for moves in rest {
-            self.block::<S, E, N, F, 1>(s, feature, w, std::array::from_ref(moves));
-        }
-    }
-
-    #[inline(always)]
-    fn block<S: Simd, E: Floats<N>, const N: usize, const F: usize, const R: usize>(
-        &self,
-        s: S,
-        feature: usize,
-        w: [&[u8]; F],
-        moves: &[Move; R],
-    ) {
-        let x = moves.map(|row| (self.row)(row.from));
-        let sums = dots::<S, E, N, F, R>(s, w, x);
-        for (f, sums) in sums.into_iter().enumerate() {
-            for (row, sum) in moves.iter().zip(sums) {
-                (self.write)(row.to, feature + f, s.sum(sum));
+    fn tiles<S: Simd, E: Floats<N>, const N: usize>(&self, s: S) {
+        for tile in self.range.clone() {
+            for moves in self.moves.chunks(S::FLOAT_ROWS) {
+                match moves.len() {
+                    1 => self.rows::<S, E, N, 1>(s, tile, moves),
+                    2 => self.rows::<S, E, N, 2>(s, tile, moves),
+                    3 => self.rows::<S, E, N, 3>(s, tile, moves),
+                    4 => self.rows::<S, E, N, 4>(s, tile, moves),
+                    5 => self.rows::<S, E, N, 5>(s, tile, moves),
+                    6 => self.rows::<S, E, N, 6>(s, tile, moves),
+                    7 => self.rows::<S, E, N, 7>(s, tile, moves),
+                    _ => self.rows::<S, E, N, 8>(s, tile, moves),
+                }
             }
+        }
+    }
+
+    #[inline(always)]
+    fn rows<S: Simd, E: Floats<N>, const N: usize, const R: usize>(&self, s: S, tile: usize, moves: &[Move]) {
+        // No set calls for more rows than share its weights, and this leaves those kernels out.
+        if R > S::FLOAT_ROWS {
+            return;
+        }
+        let mut x: [&[f32]; R] = [&[]; R];
+        for r in 0..R {
+            x[r] = (self.row)(moves[r].from);
+        }
+        let sums = dots::<S, E, N, R>(s, (self.tiles)(tile), x);
+        for r in 0..R {
+            let mut values = [0.0; TILE];
+            let (low, high) = values.split_at_mut(LANES);
+            s.store(sums[0][r], low.as_mut_array().expect("half a tile"));
+            s.store(sums[1][r], high.as_mut_array().expect("half a tile"));
+            (self.write)(moves[r].to, tile, &values);
         }
     }
 }
 
-/// Products of each weight row with each activation row, lane by lane in ascending order.
+/// Products of both halves of a tile with each row.
 #[inline(always)]
-fn dots<S: Simd, E: Floats<N>, const N: usize, const F: usize, const R: usize>(
-    s: S,
-    w: [&[u8]; F],
-    x: [&[f32]; R],
-) -> [[S::F32; R]; F] {
-    let columns = x[0].len();
-    let vectors = columns / LANES;
-    let mut sums = [[s.splat(0.0); R]; F];
-    let w_vectors = w.map(|w| &w.as_chunks::<N>().0[..vectors]);
-    let x_vectors = x.map(|x| &x.as_chunks::<LANES>().0[..vectors]);
-    for i in 0..vectors {
-        let mut x = [s.splat(0.0); R];
-        for r in 0..R {
-            x[r] = s.load(&x_vectors[r][i]);
-        }
-        for f in 0..F {
-            let w = E::load(s, &w_vectors[f][i]);
-            for r in 0..R {
-                sums[f][r] = s.fma(w, x[r], sums[f][r]);
-            }
-        }
+fn dots<S: Simd, E: Floats<N>, const N: usize, const R: usize>(s: S, tile: &[u8], x: [&[f32]; R]) -> [[S::F32; R]; 2] {
+    let (features, _) = tile.as_chunks::<N>().0.as_chunks::<2>();
+    let mut of_rows = x;
+    for r in 0..R {
+        of_rows[r] = &x[r][..features.len()];
     }
-    if !columns.is_multiple_of(LANES) {
-        let tails = x;
-        let mut x = [s.splat(0.0); R];
-        for r in 0..R {
-            x[r] = load_part(s, &tails[r][vectors * LANES..]);
-        }
-        for f in 0..F {
-            let mut bytes = [0; N];
-            let tail = &w[f][vectors * N..];
-            bytes[..tail.len()].copy_from_slice(tail);
-            let w = E::load(s, &bytes);
-            for r in 0..R {
-                sums[f][r] = s.fma(w, x[r], sums[f][r]);
+    let mut sums = [[s.splat(0.0); R]; 2];
+    for (i, halves) in features.iter().enumerate() {
+        if R > STREAMED_ROWS {
+            for line in halves.as_flattened().chunks_exact(CODE_BYTES) {
+                s.prefetch(line.as_ptr().wrapping_add(PREFETCH_BYTES));
             }
+        }
+        let w = [E::load(s, &halves[0]), E::load(s, &halves[1])];
+        for r in 0..R {
+            // SAFETY: each row was cut to as many values as the tile has features.
+            let x = s.splat(unsafe { *of_rows[r].get_unchecked(i) });
+            sums[0][r] = s.fma(w[0], x, sums[0][r]);
+            sums[1][r] = s.fma(w[1], x, sums[1][r]);
         }
     }
     sums
 }
+
+/// Rows up to which the processor's own prefetching keeps ahead, and how far ahead it is done for more; as for codes.
+const STREAMED_ROWS: usize = 2;
+const PREFETCH_BYTES: usize = 8192;
 
 /// A float type of weights; 16 of them have `N` bytes.
 trait Floats<const N: usize> {

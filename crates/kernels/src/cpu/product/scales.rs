@@ -1,163 +1,188 @@
-//! The scales of a tile.
+//! The scales of a tile: how each format's header gives one vector of scales per half, and of biases.
 
-use super::TileScratch;
 use crate::FloatFormat;
-use crate::cpu::instruction_set::{InstructionSet, Kernel};
 use crate::cpu::simd::{LANES, Simd};
-use crate::cpu::tiles::{ScaleLayout, TileLayout};
-
-/// The scales of a tile, one vector per scale of a feature.
-#[derive(Clone, Copy)]
-pub(super) enum TileScales<'a> {
-    Floats(FloatScales<'a>),
-    Halves(HalfScales<'a>),
-}
-
-/// As floats.
-#[derive(Clone, Copy)]
-pub(super) struct FloatScales<'a> {
-    pub(super) scales: &'a [[f32; LANES]],
-    pub(super) biases: Option<&'a [[f32; LANES]]>,
-}
-
-/// As stored, in half floats; with biases, each scale is followed by its bias.
-#[derive(Clone, Copy)]
-pub(super) struct HalfScales<'a> {
-    vectors: &'a [[u8; 2 * LANES]],
-    biased: bool,
-}
+use crate::cpu::tiles::{SUPER_GROUPS, TILE};
 
 /// Where a product finds its scales.
 pub(super) trait Scales: Copy {
-    /// Scale `i` of each feature.
-    fn scale<S: Simd>(self, s: S, i: usize) -> S::F32;
+    /// Whether the format has biases.
+    const BIASED: bool;
+    /// Groups of a block, where the format fixes them.
+    const BLOCK_GROUPS: Option<usize>;
+    /// Bytes of a header, where the format fixes them.
+    const HEADER_BYTES: Option<usize>;
+    /// What stays in registers for the groups of a block.
+    type Open<S: Simd>: Copy;
 
-    /// Bias `i` of each feature, if the format has biases.
-    fn bias<S: Simd>(self, s: S, i: usize) -> Option<S::F32>;
+    fn open<S: Simd>(self, s: S, header: &[u8]) -> Self::Open<S>;
+
+    /// Scale `i` of the block, for each feature of a half.
+    fn scale<S: Simd>(self, s: S, header: &[u8], open: &Self::Open<S>, half: usize, i: usize) -> S::F32;
+
+    /// Bias `i` of the block, if there are biases.
+    fn bias<S: Simd>(self, s: S, header: &[u8], open: &Self::Open<S>, half: usize, i: usize) -> S::F32;
 }
 
-impl Scales for FloatScales<'_> {
-    #[inline(always)]
-    fn scale<S: Simd>(self, s: S, i: usize) -> S::F32 {
-        s.load(&self.scales[i])
-    }
+/// Scales, then biases, of both halves.
+type Vectors<S> = [[<S as Simd>::F32; 2]; 2];
 
-    #[inline(always)]
-    fn bias<S: Simd>(self, s: S, i: usize) -> Option<S::F32> {
-        let biases = self.biases?;
-        Some(s.load(&biases[i]))
-    }
+/// Part `i` of a header, one entry of `N / 16` bytes per feature of a half.
+#[inline(always)]
+fn vector<const N: usize>(header: &[u8], i: usize) -> &[u8; N] {
+    &header.as_chunks().0[i]
 }
 
-impl Scales for HalfScales<'_> {
-    #[inline(always)]
-    fn scale<S: Simd>(self, s: S, i: usize) -> S::F32 {
-        s.load_f16(&self.vectors[if self.biased { 2 * i } else { i }])
-    }
+/// A half float, and with `BIASED` another as bias, for each group.
+#[derive(Clone, Copy)]
+pub(super) struct Halves<const BIASED: bool>;
+
+impl<const BIASED: bool> Scales for Halves<BIASED> {
+    const BIASED: bool = BIASED;
+    const BLOCK_GROUPS: Option<usize> = Some(1);
+    const HEADER_BYTES: Option<usize> = Some(if BIASED { 4 * TILE } else { 2 * TILE });
+    type Open<S: Simd> = Vectors<S>;
 
     #[inline(always)]
-    fn bias<S: Simd>(self, s: S, i: usize) -> Option<S::F32> {
-        if self.biased { Some(s.load_f16(&self.vectors[2 * i + 1])) } else { None }
-    }
-}
-
-/// The scales of a tile as products read them: half floats per group as they are, all others as floats in `scratch`.
-pub(super) fn of_tile<'a>(
-    set: InstructionSet,
-    layout: &TileLayout,
-    bytes: &'a [u8],
-    scratch: &'a mut TileScratch,
-) -> TileScales<'a> {
-    let entries = layout.groups * layout.codes.scales_per_group();
-    let (scales, biases) = (&mut scratch.scales[..entries], &mut scratch.biases[..entries]);
-    let biased = match layout.scales {
-        ScaleLayout::Floats { format: FloatFormat::F16, groups: 1, biased } => {
-            return TileScales::Halves(HalfScales { vectors: bytes.as_chunks().0, biased });
+    fn open<S: Simd>(self, s: S, header: &[u8]) -> Vectors<S> {
+        let scales = [s.load_f16(vector(header, 0)), s.load_f16(vector(header, 1))];
+        if !BIASED {
+            return [scales, [s.splat(0.0); 2]];
         }
-        ScaleLayout::Floats { format, groups, biased } => {
-            set.run(ExpandFloats { format, groups, biased, bytes, scales, biases });
-            biased
-        }
-        ScaleLayout::Super { biased } => {
-            set.run(ExpandSuper { block_bytes: layout.super_bytes(biased), biased, bytes, scales, biases });
-            biased
-        }
-    };
-    TileScales::Floats(FloatScales { scales, biases: biased.then_some(biases) })
-}
-
-struct ExpandFloats<'a> {
-    format: FloatFormat,
-    groups: usize,
-    biased: bool,
-    bytes: &'a [u8],
-    scales: &'a mut [[f32; LANES]],
-    biases: &'a mut [[f32; LANES]],
-}
-
-impl Kernel for ExpandFloats<'_> {
-    type Output = ();
+        [scales, [s.load_f16(vector(header, 2)), s.load_f16(vector(header, 3))]]
+    }
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        match self.format {
-            FloatFormat::F32 => self.each(s, |x| s.load_f32_bytes(x)),
-            FloatFormat::F16 => self.each(s, |x| s.load_f16(x)),
-            FloatFormat::BF16 => self.each(s, |x| s.load_bf16(x)),
+    fn scale<S: Simd>(self, _: S, _: &[u8], open: &Vectors<S>, half: usize, _: usize) -> S::F32 {
+        open[0][half]
+    }
+
+    #[inline(always)]
+    fn bias<S: Simd>(self, _: S, _: &[u8], open: &Vectors<S>, half: usize, _: usize) -> S::F32 {
+        open[1][half]
+    }
+}
+
+/// A float of any type, and with `BIASED` another as bias, for each block of any length.
+#[derive(Clone, Copy)]
+pub(super) struct Floats<const BIASED: bool>(pub(super) FloatFormat);
+
+impl<const BIASED: bool> Floats<BIASED> {
+    #[inline(always)]
+    fn load<S: Simd>(self, s: S, header: &[u8], i: usize) -> S::F32 {
+        match self.0 {
+            FloatFormat::F32 => s.load_f32_bytes(vector(header, i)),
+            FloatFormat::F16 => s.load_f16(vector(header, i)),
+            FloatFormat::BF16 => s.load_bf16(vector(header, i)),
         }
     }
 }
 
-impl ExpandFloats<'_> {
+impl<const BIASED: bool> Scales for Floats<BIASED> {
+    const BIASED: bool = BIASED;
+    const BLOCK_GROUPS: Option<usize> = None;
+    const HEADER_BYTES: Option<usize> = None;
+    type Open<S: Simd> = Vectors<S>;
+
     #[inline(always)]
-    fn each<S: Simd, const N: usize>(self, s: S, load: impl Fn(&[u8; N]) -> S::F32) {
-        let (vectors, _) = self.bytes.as_chunks::<N>();
-        let per_scale = 1 + usize::from(self.biased);
-        for (i, scales) in self.scales.chunks_mut(self.groups).enumerate() {
-            let scale = load(&vectors[per_scale * i]);
-            scales.iter_mut().for_each(|out| s.store(scale, out));
+    fn open<S: Simd>(self, s: S, header: &[u8]) -> Vectors<S> {
+        let scales = [self.load(s, header, 0), self.load(s, header, 1)];
+        if !BIASED {
+            return [scales, [s.splat(0.0); 2]];
         }
-        if !self.biased {
-            return;
-        }
-        for (i, biases) in self.biases.chunks_mut(self.groups).enumerate() {
-            let bias = load(&vectors[2 * i + 1]);
-            biases.iter_mut().for_each(|out| s.store(bias, out));
-        }
+        [scales, [self.load(s, header, 2), self.load(s, header, 3)]]
+    }
+
+    #[inline(always)]
+    fn scale<S: Simd>(self, _: S, _: &[u8], open: &Vectors<S>, half: usize, _: usize) -> S::F32 {
+        open[0][half]
+    }
+
+    #[inline(always)]
+    fn bias<S: Simd>(self, _: S, _: &[u8], open: &Vectors<S>, half: usize, _: usize) -> S::F32 {
+        open[1][half]
     }
 }
 
-struct ExpandSuper<'a> {
-    block_bytes: usize,
-    biased: bool,
-    bytes: &'a [u8],
-    scales: &'a mut [[f32; LANES]],
-    biases: &'a mut [[f32; LANES]],
+/// `d · scale`, and with `BIASED` `−dmin · minimum`: half floats per 256 elements, signed bytes `SCALES` per group, each
+/// minimum behind its scale.
+#[derive(Clone, Copy)]
+pub(super) struct Super<const BIASED: bool, const SCALES: usize>;
+
+impl<const BIASED: bool, const SCALES: usize> Super<BIASED, SCALES> {
+    const LEVELS: usize = if BIASED { 2 } else { 1 };
+
+    /// One-byte entry `i` of a header.
+    #[inline(always)]
+    fn sub(header: &[u8], half: usize, i: usize) -> &[u8; LANES] {
+        vector(header, 4 * Self::LEVELS + 2 * i + half)
+    }
 }
 
-impl Kernel for ExpandSuper<'_> {
-    type Output = ();
+impl<const BIASED: bool, const SCALES: usize> Scales for Super<BIASED, SCALES> {
+    const BIASED: bool = BIASED;
+    const BLOCK_GROUPS: Option<usize> = Some(SUPER_GROUPS);
+    const HEADER_BYTES: Option<usize> = Some(Self::LEVELS * (2 * TILE + SCALES * SUPER_GROUPS * TILE));
+    type Open<S: Simd> = Vectors<S>;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let levels = 1 + usize::from(self.biased);
-        let sub_blocks = self.block_bytes / LANES / levels - 2;
-        let blocks = self.bytes.chunks_exact(self.block_bytes);
-        let scales = self.scales.chunks_exact_mut(sub_blocks).zip(self.biases.chunks_exact_mut(sub_blocks));
-        for (block, (scales, biases)) in blocks.zip(scales) {
-            let (halves, subs) = block.split_at(2 * levels * LANES);
-            let (halves, _) = halves.as_chunks::<{ 2 * LANES }>();
-            let (subs, _) = subs.as_chunks::<LANES>();
-            let d = s.load_f16(&halves[0]);
-            for (sub, out) in scales.iter_mut().enumerate() {
-                s.store(s.mul(d, s.load_i8(bytemuck::cast_ref(&subs[levels * sub]))), out);
-            }
-            if self.biased {
-                let minus_dmin = s.sub(s.splat(0.0), s.load_f16(&halves[1]));
-                for (sub, out) in biases.iter_mut().enumerate() {
-                    s.store(s.mul(minus_dmin, s.load_u8(&subs[2 * sub + 1])), out);
-                }
-            }
+    fn open<S: Simd>(self, s: S, header: &[u8]) -> Vectors<S> {
+        open_super::<S, BIASED>(s, header)
+    }
+
+    #[inline(always)]
+    fn scale<S: Simd>(self, s: S, header: &[u8], open: &Vectors<S>, half: usize, i: usize) -> S::F32 {
+        let sub = Self::sub(header, half, Self::LEVELS * i);
+        s.mul(open[0][half], s.load_i8(bytemuck::cast_ref(sub)))
+    }
+
+    #[inline(always)]
+    fn bias<S: Simd>(self, s: S, header: &[u8], open: &Vectors<S>, half: usize, i: usize) -> S::F32 {
+        s.mul(open[1][half], s.load_u8(Self::sub(header, half, Self::LEVELS * i + 1)))
+    }
+}
+
+/// `d`, and `−dmin` if there are minimums.
+#[inline(always)]
+fn open_super<S: Simd, const BIASED: bool>(s: S, header: &[u8]) -> Vectors<S> {
+    let d = [s.load_f16(vector(header, 0)), s.load_f16(vector(header, 1))];
+    let zero = s.splat(0.0);
+    if !BIASED {
+        return [d, [zero; 2]];
+    }
+    [d, [s.sub(zero, s.load_f16(vector(header, 2))), s.sub(zero, s.load_f16(vector(header, 3)))]]
+}
+
+/// The same with scale and minimum of 4 bits in one byte, two per group.
+#[derive(Clone, Copy)]
+pub(super) struct SuperNibbles;
+
+impl Scales for SuperNibbles {
+    const BIASED: bool = true;
+    const BLOCK_GROUPS: Option<usize> = Some(SUPER_GROUPS);
+    const HEADER_BYTES: Option<usize> = Some(4 * TILE + 2 * SUPER_GROUPS * TILE);
+    type Open<S: Simd> = Vectors<S>;
+
+    #[inline(always)]
+    fn open<S: Simd>(self, s: S, header: &[u8]) -> Vectors<S> {
+        open_super::<S, true>(s, header)
+    }
+
+    #[inline(always)]
+    fn scale<S: Simd>(self, s: S, header: &[u8], open: &Vectors<S>, half: usize, i: usize) -> S::F32 {
+        let mut nibbles = *vector::<LANES>(header, 8 + 2 * i + half);
+        for nibble in &mut nibbles {
+            *nibble &= 15;
         }
+        s.mul(open[0][half], s.load_u8(&nibbles))
+    }
+
+    #[inline(always)]
+    fn bias<S: Simd>(self, s: S, header: &[u8], open: &Vectors<S>, half: usize, i: usize) -> S::F32 {
+        let mut nibbles = *vector::<LANES>(header, 8 + 2 * i + half);
+        for nibble in &mut nibbles {
+            *nibble >>= 4;
+        }
+        s.mul(open[1][half], s.load_u8(&nibbles))
     }
 }

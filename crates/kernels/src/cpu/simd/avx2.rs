@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512::{max_of_8, sum_of_8};
-use super::{CODE_BYTES, LANES, Simd};
+use super::{CODE_BYTES, Codes, LANES, Simd};
 
 /// The set with AVX2, FMA and F16C.
 ///
@@ -34,6 +34,8 @@ impl Simd for Avx2 {
     type F32 = [__m256; 2];
     type I32 = [__m256i; 2];
     type Codes = [__m256i; 2];
+    const ROWS: usize = 4;
+    const FLOAT_ROWS: usize = 2;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F32 {
@@ -148,14 +150,25 @@ impl Simd for Avx2 {
         unsafe { [_mm256_loadu_si256(x), _mm256_loadu_si256(x.add(1))] }
     }
 
+    /// With a constant shift, which loops over few vectors give it, one instruction each.
     #[inline(always)]
-    fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes) {
+    fn bits(self, x: Self::Codes, shift: i32, mask: u8) -> Self::Codes {
         unsafe {
-            let mask = _mm256_set1_epi8(15);
-            let low = [_mm256_and_si256(x[0], mask), _mm256_and_si256(x[1], mask)];
-            let high = [_mm256_srli_epi16::<4>(x[0]), _mm256_srli_epi16::<4>(x[1])];
-            (low, [_mm256_and_si256(high[0], mask), _mm256_and_si256(high[1], mask)])
+            let shifted = if shift >= 0 {
+                let count = _mm_cvtsi32_si128(shift);
+                [_mm256_srl_epi16(x[0], count), _mm256_srl_epi16(x[1], count)]
+            } else {
+                let count = _mm_cvtsi32_si128(-shift);
+                [_mm256_sll_epi16(x[0], count), _mm256_sll_epi16(x[1], count)]
+            };
+            let mask = _mm256_set1_epi8(mask.cast_signed());
+            [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
         }
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::Codes, b: Self::Codes) -> Self::Codes {
+        halves!(_mm256_or_si256, a, b)
     }
 
     #[inline(always)]
@@ -166,55 +179,78 @@ impl Simd for Avx2 {
         }
     }
 
-    /// A 16-bit sum holds the 16 products of 8 vectors: 16 · 15 · 127 = 30480.
+    /// A 16-bit sum holds 16 products of 4-bit codes (16 · 15 · 127 = 30480), 8 of 5 bits or 4 of 6.
     #[inline(always)]
-    fn dot_nibbles<const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [Self::I32; R] {
-        let mut rows = [[unsafe { _mm256_setzero_si256() }; 2]; R];
+    ) -> [[Self::I32; R]; 2] {
+        // Every vector adds two products to a 16-bit sum.
+        let narrow = N.min((i16::MAX as i32 / (2 * 127 * C::MAX)) as usize);
+        let zero = unsafe { _mm256_setzero_si256() };
+        let mut sums = [[[zero; 2]; R]; 2];
         for r in 0..R {
-            unsafe {
-                let mut sums = [_mm256_setzero_si256(); 2];
-                for p in 0..N {
-                    let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
-                    sums[0] = _mm256_add_epi16(sums[0], _mm256_maddubs_epi16(codes[p][0], x));
-                    sums[1] = _mm256_add_epi16(sums[1], _mm256_maddubs_epi16(codes[p][1], x));
+            let start = unsafe { _mm256_set1_epi32(start[r]) };
+            (sums[0][r], sums[1][r]) = ([start; 2], [start; 2]);
+        }
+        // With constant bounds, so that the loop and its shifts are unrolled.
+        for step in 0..N / narrow {
+            let first = step * narrow;
+            let mut pairs = [[[zero; 2]; R]; 2];
+            for i in 0..2 * narrow {
+                let (half, p) = place::<R>(i, narrow);
+                let codes = codes.vector(self, half, first + p);
+                for r in 0..R {
+                    unsafe {
+                        let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][first + p]));
+                        let pairs = &mut pairs[half][r];
+                        pairs[0] = _mm256_add_epi16(pairs[0], _mm256_maddubs_epi16(codes[0], x));
+                        pairs[1] = _mm256_add_epi16(pairs[1], _mm256_maddubs_epi16(codes[1], x));
+                    }
                 }
-                let (one, start) = (_mm256_set1_epi16(1), _mm256_set1_epi32(start[r]));
-                rows[r][0] = _mm256_add_epi32(_mm256_madd_epi16(sums[0], one), start);
-                rows[r][1] = _mm256_add_epi32(_mm256_madd_epi16(sums[1], one), start);
+            }
+            for half in 0..2 {
+                for r in 0..R {
+                    unsafe {
+                        let (one, pairs) = (_mm256_set1_epi16(1), pairs[half][r]);
+                        let sums = &mut sums[half][r];
+                        sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(pairs[0], one));
+                        sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(pairs[1], one));
+                    }
+                }
             }
         }
-        rows
+        sums
     }
 
     /// The codes become signed again; the sign moves to the activation: 2 · 128 · 127 = 32512 fits in 16 bits.
     #[inline(always)]
-    fn dot_bytes<const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         _: [i32; R],
-    ) -> [Self::I32; R] {
-        let mut rows = [[unsafe { _mm256_setzero_si256() }; 2]; R];
-        for p in 0..N {
-            for half in 0..2 {
+    ) -> [[Self::I32; R]; 2] {
+        let mut sums = [[[unsafe { _mm256_setzero_si256() }; 2]; R]; 2];
+        for i in 0..2 * N {
+            let (half, p) = place::<R>(i, N);
+            let codes = codes.vector(self, half, p);
+            for part in 0..2 {
                 unsafe {
-                    let code = _mm256_xor_si256(codes[p][half], _mm256_set1_epi8(-128));
+                    let code = _mm256_xor_si256(codes[part], _mm256_set1_epi8(-128));
                     let magnitude = _mm256_abs_epi8(code);
                     for r in 0..R {
                         let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
                         let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, code));
                         let quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                        rows[r][half] = _mm256_add_epi32(rows[r][half], quads);
+                        sums[half][r][part] = _mm256_add_epi32(sums[half][r][part], quads);
                     }
                 }
             }
         }
-        rows
+        sums
     }
 
     #[inline(always)]
@@ -223,7 +259,19 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch_near(self, address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
     fn to_f32(self, x: Self::I32) -> Self::F32 {
         halves!(_mm256_cvtepi32_ps, x)
     }
+}
+
+/// Half and vector that come `i`-th of `2 n`: in the order of memory for few rows, which are bound by it; one half after
+/// the other for more, whose sums would not fit the registers.
+#[inline(always)]
+fn place<const R: usize>(i: usize, n: usize) -> (usize, usize) {
+    if R <= 2 { (i % 2, i / 2) } else { (i / n, i % n) }
 }

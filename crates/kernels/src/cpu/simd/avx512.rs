@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{CODE_BYTES, LANES, Simd};
+use super::{CODE_BYTES, Codes, LANES, Simd};
 
 /// The set with AVX-512 F, BW, VL and VNNI.
 ///
@@ -26,6 +26,8 @@ impl Simd for Avx512 {
     type F32 = __m512;
     type I32 = __m512i;
     type Codes = __m512i;
+    const ROWS: usize = 8;
+    const FLOAT_ROWS: usize = 8;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F32 {
@@ -130,12 +132,22 @@ impl Simd for Avx512 {
         unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
     }
 
+    /// With a constant shift, which loops over few vectors give it, one instruction each.
     #[inline(always)]
-    fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes) {
+    fn bits(self, x: Self::Codes, shift: i32, mask: u8) -> Self::Codes {
         unsafe {
-            let mask = _mm512_set1_epi8(15);
-            (_mm512_and_si512(x, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(x), mask))
+            let shifted = if shift >= 0 {
+                _mm512_srl_epi16(x, _mm_cvtsi32_si128(shift))
+            } else {
+                _mm512_sll_epi16(x, _mm_cvtsi32_si128(-shift))
+            };
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask.cast_signed()))
         }
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::Codes, b: Self::Codes) -> Self::Codes {
+        unsafe { _mm512_or_si512(a, b) }
     }
 
     #[inline(always)]
@@ -146,23 +158,26 @@ impl Simd for Avx512 {
         }
     }
 
-    /// Rows take turns, so that no product waits for the one before it.
+    /// A broadcast serves both halves, and rows take turns, so that no product waits for the one before it.
     #[inline(always)]
-    fn dot_nibbles<const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [Self::I32; R] {
+    ) -> [[Self::I32; R]; 2] {
         unsafe {
-            let mut sums = [_mm512_setzero_si512(); R];
+            let mut sums = [[_mm512_setzero_si512(); R]; 2];
             for r in 0..R {
-                sums[r] = _mm512_set1_epi32(start[r]);
+                let start = _mm512_set1_epi32(start[r]);
+                (sums[0][r], sums[1][r]) = (start, start);
             }
             for p in 0..N {
+                let (low, high) = (codes.vector(self, 0, p), codes.vector(self, 1, p));
                 for r in 0..R {
                     let x = _mm512_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
-                    sums[r] = _mm512_dpbusd_epi32(sums[r], codes[p], x);
+                    sums[0][r] = _mm512_dpbusd_epi32(sums[0][r], low, x);
+                    sums[1][r] = _mm512_dpbusd_epi32(sums[1][r], high, x);
                 }
             }
             sums
@@ -170,18 +185,23 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn dot_bytes<const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         minus_128_sum: [i32; R],
-    ) -> [Self::I32; R] {
-        self.dot_nibbles(codes, x, minus_128_sum)
+    ) -> [[Self::I32; R]; 2] {
+        self.dot_codes(codes, x, minus_128_sum)
     }
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_near(self, address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{CODE_BYTES, LANES, Simd};
+use super::{CODE_BYTES, Codes, LANES, Simd};
 
 /// The portable set.
 #[derive(Clone, Copy)]
@@ -30,6 +30,8 @@ impl Simd for Scalar {
     type F32 = [f32; LANES];
     type I32 = [i32; LANES];
     type Codes = [u8; CODE_BYTES];
+    const ROWS: usize = 2;
+    const FLOAT_ROWS: usize = 2;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F32 {
@@ -124,8 +126,13 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn nibbles(self, x: Self::Codes) -> (Self::Codes, Self::Codes) {
-        (x.map(|byte| byte & 15), x.map(|byte| byte >> 4))
+    fn bits(self, x: Self::Codes, shift: i32, mask: u8) -> Self::Codes {
+        x.map(|byte| if shift >= 0 { byte >> shift & mask } else { byte << -shift & mask })
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::Codes, b: Self::Codes) -> Self::Codes {
+        std::array::from_fn(|i| a[i] | b[i])
     }
 
     #[inline(always)]
@@ -134,36 +141,41 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn dot_nibbles<const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [Self::I32; R] {
-        let mut rows = [[0; LANES]; R];
-        for ((sums, x), start) in rows.iter_mut().zip(x).zip(start) {
-            *sums = [start; LANES];
-            for (codes, x) in codes.iter().zip(x) {
-                for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<4>().0) {
-                    *sum += (0..4).map(|j| i32::from(codes[j]) * i32::from(x[j])).sum::<i32>();
+    ) -> [[Self::I32; R]; 2] {
+        let mut halves = [start.map(|start| [start; LANES]); 2];
+        for (half, rows) in halves.iter_mut().enumerate() {
+            for p in 0..N {
+                let codes = codes.vector(self, half, p);
+                for (sums, x) in rows.iter_mut().zip(x) {
+                    for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<4>().0) {
+                        *sum += (0..4).map(|j| i32::from(codes[j]) * i32::from(x[p][j])).sum::<i32>();
+                    }
                 }
             }
         }
-        rows
+        halves
     }
 
     #[inline(always)]
-    fn dot_bytes<const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
         self,
-        codes: &[Self::Codes; N],
+        codes: C,
         x: [&[[i8; 4]; N]; R],
         minus_128_sum: [i32; R],
-    ) -> [Self::I32; R] {
-        self.dot_nibbles(codes, x, minus_128_sum)
+    ) -> [[Self::I32; R]; 2] {
+        self.dot_codes(codes, x, minus_128_sum)
     }
 
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
+
+    #[inline(always)]
+    fn prefetch_near(self, _: *const u8) {}
 
     #[inline(always)]
     fn to_f32(self, x: Self::I32) -> Self::F32 {
