@@ -8,9 +8,11 @@ import torch
 
 from pleach_training.drafter.config import default_taps
 from pleach_training.drafter.data import is_looping, pack_rows, sample_anchors, take_anchors
+from pleach_training.drafter.features import BundledFeatures, HuggingFaceFeatures
 from pleach_training.drafter.train import load_drafter, train
 
 from . import toy
+from .test_target_model import TINY, randomized, reference
 
 
 def test_default_taps_are_the_published_ones() -> None:
@@ -65,3 +67,12 @@ def test_training_learns_and_resumes(tmp_path: Path) -> None:
         torch.testing.assert_close(old, new)
     for old, new in zip(trainer.model.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=1e-2, atol=1e-2)
+
+
+def test_taps_of_the_bundled_network_are_the_librarys_hidden_states() -> None:
+    model = randomized(TINY)
+    ids = torch.randint(0, TINY.vocab_size, (2, 40))
+    ours = BundledFeatures(model).run(ids, (0, 2))
+    theirs = HuggingFaceFeatures(reference(model)).run(ids, (0, 2))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-4)

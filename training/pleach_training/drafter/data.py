@@ -110,8 +110,9 @@ class Store:
         order = np.argsort(lengths, kind="stable")
         for begin in range(0, len(order), rows):
             chosen = order[begin : begin + rows]
-            # Few different lengths, since a compiled target is compiled for each.
-            longest = -(-int(lengths[chosen].max()) // 256) * 256
+            # Every batch has as many rows as the first: the last one repeats a sequence.
+            chosen = np.pad(chosen, (0, min(rows, len(order)) - len(chosen)), mode="edge")
+            longest = -(-int(lengths[chosen].max()) // features.length_step) * features.length_step
             index, inside = gather_index(at, lengths, chosen, longest, device)
             out, last = features.run(torch.where(inside, ids[index], 0), taps)
             kept[index[inside]] = out[inside].to(dtype)

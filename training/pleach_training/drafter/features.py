@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..target.config import TargetConfig
-from ..target.model import Target, make_layout
+from ..target.model import Target, compute_dtype, make_layout
 
 
 class Features(Protocol):
@@ -18,6 +19,7 @@ class Features(Protocol):
     head: Tensor  # [vocab, hidden]
     hidden_size: int
     num_layers: int
+    length_step: int  # lengths are rounded up to it
 
     def run(self, ids: Tensor, taps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Taps `[batch, time, num_taps * hidden]` and final-normed hidden states `[batch, time, hidden]`, bf16 on a GPU.
@@ -28,6 +30,8 @@ class Features(Protocol):
 
 class HuggingFaceFeatures:
     """A Hugging Face causal language model."""
+
+    length_step = 64
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -45,6 +49,9 @@ class HuggingFaceFeatures:
 class BundledFeatures:
     """The bundled model's own training network: its chunked kernels are faster than the library's fallback."""
 
+    # Compiled blocks are compiled for each length, so there are few.
+    length_step = 512
+
     def __init__(self, model: Target) -> None:
         self.model = model
         self.config: TargetConfig = model.config
@@ -58,17 +65,12 @@ class BundledFeatures:
     def run(self, ids: Tensor, taps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         starts = torch.zeros_like(ids, dtype=torch.bool)
         starts[:, 0] = True
-        outputs: dict[int, Tensor] = {}
-        hooks = [
-            self.model.model.layers[tap].register_forward_hook(
-                lambda _module, _inputs, out, tap=tap: outputs.__setitem__(tap, out)
-            )
-            for tap in taps
-        ]
-        try:
-            with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
-                hidden, _ = self.model(ids, make_layout(self.config, starts), with_mtp=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return torch.cat([outputs[tap] for tap in taps], -1), hidden
+        trunk, kept = self.model.model, []
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+            layout = make_layout(self.config, starts)
+            x = F.embedding(ids, self.embedding).to(compute_dtype(ids))
+            for i, layer in enumerate(trunk.layers):
+                x = layer(x, layout)
+                if i in taps:
+                    kept.append(x)
+            return torch.cat(kept, -1), trunk.norm(x)
