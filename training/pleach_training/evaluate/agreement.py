@@ -61,7 +61,7 @@ def main() -> None:
     each = -(-args.num // len(args.prompts))
     rows = [json.loads(line) for path in args.prompts for line in list(read_lines(path))[:each]]
     conversations = [row["messages"] for row in rows][: args.num]
-    prompts = [
+    prompts: Any = [
         tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
         for turns in conversations
     ]
