@@ -58,9 +58,33 @@ pub(crate) fn assemble(
     mut pool: Pool,
     origin: &Origin<'_>,
 ) -> Result<(TensorMap, Vec<SkippedTensor>), CheckpointError> {
+    let tensors = take_all(&mut pool, conventions, origin, |take| visit(model, take))?;
+    let skipped = pool.into_skipped(|name| skip_reason(name, model));
+    Ok((tensors, skipped))
+}
+
+/// Takes every tensor of a DFlash drafter out of `pool`, checked: its blocks are `model`'s, and it reads `num_taps` layers of
+/// its target. What is left in the pool belongs to something else.
+pub(crate) fn assemble_drafter(
+    model: &ModelConfig,
+    num_taps: usize,
+    pool: &mut Pool,
+    origin: &Origin<'_>,
+) -> Result<TensorMap, CheckpointError> {
+    let conventions = Conventions { norm: Convention::AsIs, decay: Convention::AsIs };
+    take_all(pool, conventions, origin, |take| visit_drafter(model, num_taps, take))
+}
+
+/// Takes the tensors that `visit` asks for.
+fn take_all(
+    pool: &mut Pool,
+    conventions: Conventions,
+    origin: &Origin<'_>,
+    visit: impl FnOnce(&mut Visit<'_>) -> Result<(), CheckpointError>,
+) -> Result<TensorMap, CheckpointError> {
     let mut tensors = TensorMap::default();
     // One line at a time, ended by the first tensor that is missing: the table is never longer than the files.
-    visit(model, &mut |expected| {
+    visit(&mut |expected| {
         let stored = pool.remove(&expected.name).ok_or_else(|| CheckpointError::MissingTensor {
             name: expected.name.clone(),
             file: origin.weights.to_owned(),
@@ -71,8 +95,7 @@ pub(crate) fn assemble(
         tensors.insert(check(expected, stored, conventions, origin)?);
         Ok(())
     })?;
-    let skipped = pool.into_skipped(|name| skip_reason(name, model));
-    Ok((tensors, skipped))
+    Ok(tensors)
 }
 
 fn skip_reason(name: &str, model: &ModelConfig) -> &'static str {
@@ -140,6 +163,19 @@ fn visit(model: &ModelConfig, f: &mut Visit<'_>) -> Result<(), CheckpointError> 
         )?;
     }
     if model.num_mtp_layers > 0 { visit_mtp(model, f) } else { Ok(()) }
+}
+
+/// Calls `f` with each tensor of a drafter, which has neither embedding nor output matrix.
+fn visit_drafter(model: &ModelConfig, num_taps: usize, f: &mut Visit<'_>) -> Result<(), CheckpointError> {
+    let hidden = model.hidden_size;
+    let mut root = Lines { prefix: "", f };
+    let rule = "[hidden_size, number of target_layer_ids * hidden_size]";
+    root.line("fc.weight", &[hidden, num_taps * hidden], rule, Role::Matrix)?;
+    root.line("hidden_norm.weight", &[hidden], "[hidden_size]", Role::Norm)?;
+    for (index, &layer_type) in model.layer_types.iter().enumerate() {
+        visit_layer(&format!("layers.{index}."), model, layer_type, f)?;
+    }
+    Lines { prefix: "", f }.line("norm.weight", &[hidden], "[hidden_size]", Role::Norm)
 }
 
 fn visit_mtp(model: &ModelConfig, f: &mut Visit<'_>) -> Result<(), CheckpointError> {

@@ -81,15 +81,16 @@ fn conventions(model: &ModelConfig, pool: &Pool, mlx_format: bool) -> Convention
 }
 
 /// The tensors of a folder.
-struct Weights {
-    pool: Pool,
-    files: Vec<SourceFile>,
-    mappings: Vec<Mapping>,
+pub(crate) struct Weights {
+    pub(crate) pool: Pool,
+    pub(crate) files: Vec<SourceFile>,
+    pub(crate) mappings: Vec<Mapping>,
     /// Whether the files say that MLX wrote them.
     mlx_format: bool,
 }
 
-fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
+/// Maps the files of weights and reads their headers.
+pub(crate) fn read_weights(dir: &Path) -> Result<Weights, CheckpointError> {
     let mut weights = Weights { pool: Pool::default(), files: Vec::new(), mappings: Vec::new(), mlx_format: false };
     for Shard { path, names } in shards(dir)? {
         let file = MappedFile::open(&path)?;
@@ -267,7 +268,7 @@ fn utf8(file: &MappedFile) -> Result<String, CheckpointError> {
 }
 
 /// Maps a file that may be absent.
-fn read_optional(path: &Path) -> Result<Option<MappedFile>, CheckpointError> {
+pub(crate) fn read_optional(path: &Path) -> Result<Option<MappedFile>, CheckpointError> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         _ => MappedFile::open(path).map(Some),

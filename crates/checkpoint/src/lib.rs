@@ -19,6 +19,7 @@
 
 mod checkpoint;
 mod config;
+mod drafter;
 mod error;
 mod expected;
 mod experts;
@@ -39,6 +40,7 @@ pub use config::{
     Architecture, LayerType, LinearAttentionConfig, ModelConfig, MoeConfig, RopeConfig, RopePairing, RopeScaling,
     ValueHeadOrder,
 };
+pub use drafter::{DraftAttention, DrafterCheckpoint, DrafterConfig};
 pub use error::CheckpointError;
 pub use format::{FloatFormat, TensorFormat};
 pub use map::SourceFile;

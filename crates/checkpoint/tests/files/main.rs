@@ -3,6 +3,7 @@
 
 mod builders;
 mod config_faults;
+mod drafter;
 mod gguf;
 mod gguf_faults;
 mod hugging_face;
