@@ -285,6 +285,7 @@ enum KvCacheArg {
     F32,
     F16,
     Bf16,
+    Q8,
 }
 
 /// Spelling of the precisions of activations.
@@ -354,6 +355,7 @@ impl RuntimeFlags {
                 KvCacheArg::F32 => KvCacheType::F32,
                 KvCacheArg::F16 => KvCacheType::F16,
                 KvCacheArg::Bf16 => KvCacheType::BF16,
+                KvCacheArg::Q8 => KvCacheType::Q8,
             },
             activations: match self.activations {
                 ActivationsArg::Int8 => Activations::Int8,

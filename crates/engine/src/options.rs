@@ -91,6 +91,8 @@ pub enum KvCacheType {
     F16,
     /// 8 bits of precision, the range of f32: for models whose keys overflow f16.
     BF16,
+    /// Integers of 8 bits with a scale per head and token: half the memory of 16 bits.
+    Q8,
 }
 
 /// Precision of what quantized weights are multiplied with. Weights in float formats always meet f32.
@@ -150,6 +152,7 @@ impl EngineOptions {
                 KvCacheType::F32 => DType::F32,
                 KvCacheType::F16 => DType::F16,
                 KvCacheType::BF16 => DType::BF16,
+                KvCacheType::Q8 => DType::I8,
             },
             activations: match self.activations {
                 Activations::Exact => KernelActivations::Float,

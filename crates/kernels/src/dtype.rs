@@ -9,6 +9,8 @@ pub enum DType {
     F16,
     /// bfloat16: key-value caches.
     BF16,
+    /// 8-bit integer, with one bf16 scale per token, head, and kind (key or value): key-value caches only.
+    I8,
     /// 32-bit integer: indices.
     I32,
 }
@@ -19,6 +21,16 @@ impl DType {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::BF16 => 2,
+            Self::I8 => 1,
+        }
+    }
+
+    /// Type of the rows of a pass that will be stored in a cache of this type: floats stay what they are, and integers
+    /// are made of f32 where the rows are read, by the same rule in the pass and in its commit.
+    pub const fn of_candidates(self) -> Self {
+        match self {
+            Self::I8 => Self::F32,
+            other => other,
         }
     }
 }

@@ -130,7 +130,7 @@ impl Op {
             Self::Attention(op) => vec![op.out],
             Self::CausalConv(op) => vec![op.out],
             Self::DeltaGates(op) => vec![op.g, op.beta],
-            Self::GatedDelta(op) => vec![op.out],
+            Self::GatedDelta(op) => vec![op.terms, op.out],
             Self::GatedRmsNorm(op) => vec![op.out],
             Self::Route(op) => vec![op.chosen, op.weights],
             Self::Experts(op) => vec![op.out],

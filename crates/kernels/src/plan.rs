@@ -66,7 +66,7 @@ fn last_uses(recording: &Recording) -> Vec<usize> {
     let committed = recording.commits.iter().flat_map(|commit| match commit {
         Commit::Attention(op) => vec![op.k, op.v],
         Commit::Window(op) => vec![op.x],
-        Commit::Delta(op) => vec![op.qkv, op.g, op.beta],
+        Commit::Delta(op) => vec![op.terms],
     });
     for tensor in recording.inputs.iter().chain(&recording.kept).copied().chain(committed) {
         last[tensor.index()] = usize::MAX;

@@ -27,6 +27,35 @@ pub fn int8(values: &[f32], codes: &mut [i8]) -> f32 {
     scale
 }
 
+/// Symmetric 8-bit codes of one key or value head with the scale of an 8-bit cache, which is returned.
+///
+/// ```text
+/// scale = bf16(max|values| / 127)        code = round(value / scale)
+/// ```
+///
+/// A product of a code and a scale of 8 bits of precision is exact in f32, and quantizing such products gives the same
+/// codes and scale again, so a cache can be saved as floats and restored. A head without a value above `1e-30` counts
+/// as zeros; a NaN or infinite value gives a scale that is NaN or infinite.
+#[inline(always)]
+pub fn int8_head(values: &[f32], codes: &mut [i8]) -> bf16 {
+    // Adding this rounds to the nearest integer, ties to even.
+    const ROUND: f32 = 12_582_912.0;
+    // As integers, the magnitudes of floats keep their order, and NaN is the largest.
+    let max = values.iter().map(|x| x.to_bits() & 0x7FFF_FFFF).fold(0, u32::max);
+    let max = f32::from_bits(max);
+    let scale = if max < 1e-30 { bf16::ZERO } else { bf16::from_f32(max / 127.0) };
+    let divisor = scale.to_f32();
+    if divisor == 0.0 || !divisor.is_finite() {
+        codes.fill(0);
+        return scale;
+    }
+    for (code, &value) in codes.iter_mut().zip(values) {
+        let rounded = value / divisor + ROUND;
+        *code = ((rounded.to_bits() as i32) - (ROUND.to_bits() as i32)).clamp(-127, 127) as i8;
+    }
+    scale
+}
+
 /// Symmetric 8-bit codes with one scale per `group_size` values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Int8Codes {
@@ -223,6 +252,33 @@ mod tests {
     #[test]
     fn ties_go_to_even() {
         assert_eq!(quantized(&[127.0, 0.5, 1.5, -2.5, -127.0]), (vec![127, 0, 2, -2, -127], 1.0));
+    }
+
+    /// What a cache of integers gives back can be saved as floats and restored.
+    #[test]
+    fn quantizing_a_quantized_head_changes_nothing() {
+        for seed in 1..200u32 {
+            let values: Vec<f32> = (1..65u32)
+                .map(|i| (i.wrapping_mul(seed * 2_654_435_761) as f32 / 1e9).sin() * 1.37_f32.powi(seed as i32 % 60 - 30))
+                .collect();
+            let mut codes = vec![0; 64];
+            let scale = int8_head(&values, &mut codes);
+            let restored: Vec<f32> = codes.iter().map(|&code| scale.to_f32() * f32::from(code)).collect();
+            let mut again = vec![0; 64];
+            assert_eq!((int8_head(&restored, &mut again), &again), (scale, &codes), "seed {seed}");
+            let most = values.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            for (value, restored) in values.iter().zip(restored) {
+                assert!((value - restored).abs() <= most / 250.0, "seed {seed}: {value} became {restored}");
+            }
+        }
+    }
+
+    #[test]
+    fn heads_that_are_zero_or_not_finite_say_so_in_their_scale() {
+        let mut codes = [1; 2];
+        assert_eq!((int8_head(&[0.0, 1e-31], &mut codes), codes), (bf16::ZERO, [0; 2]));
+        assert!(int8_head(&[f32::NAN, 1.0], &mut codes).is_nan());
+        assert_eq!((int8_head(&[f32::NEG_INFINITY, 1.0], &mut codes), codes), (bf16::INFINITY, [0; 2]));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub enum Commit {
     Attention(Attention),
     /// The window of a convolution moves over the inputs of the path.
     Window(CausalConv),
-    /// The recurrence is repeated along the path.
+    /// What the rows of the path write to the recurrent state is written.
     Delta(GatedDelta),
 }
 
@@ -89,9 +89,9 @@ pub struct RotatedHeads {
     pub q: Tensor,
     /// `[rows, heads · head_dim]`, f32.
     pub gate: Option<Tensor>,
-    /// `[rows, kv_heads · head_dim]`, type of the cache.
+    /// `[rows, kv_heads · head_dim]`, type of candidates of the cache.
     pub k: Tensor,
-    /// `[rows, kv_heads · head_dim]`, type of the cache.
+    /// `[rows, kv_heads · head_dim]`, type of candidates of the cache.
     pub v: Tensor,
 }
 
@@ -249,7 +249,7 @@ impl Ops {
         let shape = heads.shape;
         let out_q = self.tensor(Extent::Rows, shape.query_width(), DType::F32);
         let out_gate = heads.gated.then(|| self.like(out_q));
-        let out_k = self.tensor(Extent::Rows, shape.key_value_width(), heads.cache);
+        let out_k = self.tensor(Extent::Rows, shape.key_value_width(), heads.cache.of_candidates());
         let out_v = self.like(out_k);
         let op = QkNormRope {
             q: heads.q,
@@ -336,7 +336,8 @@ impl Ops {
     pub fn gated_delta(&mut self, heads: &DeltaHeads) -> Result<Tensor, KernelError> {
         let DeltaHeads { slot, layout, qkv, g, beta, key_head_order } = *heads;
         let out = self.tensor(Extent::Rows, layout.num_value_heads * layout.value_head_dim, DType::F32);
-        let op = GatedDelta { slot, layout, qkv, g, beta, key_head_order, out };
+        let terms = self.tensor(Extent::Rows, layout.term_width(), DType::F32);
+        let op = GatedDelta { slot, layout, qkv, g, beta, key_head_order, terms, out };
         op.check()?;
         self.push(Op::GatedDelta(op.clone()))?;
         self.recording.commits.push(Commit::Delta(op));

@@ -11,7 +11,7 @@ pub struct KvLayout {
     pub num_key_value_heads: usize,
     /// Elements per head, keys and values alike.
     pub head_dim: usize,
-    /// Storage type: [`DType::F32`], [`DType::F16`] or [`DType::BF16`].
+    /// Storage type: [`DType::F32`], [`DType::F16`], [`DType::BF16`] or [`DType::I8`].
     pub dtype: DType,
 }
 
@@ -19,6 +19,15 @@ impl KvLayout {
     /// Elements of the keys (or of the values) of one token.
     pub const fn width(&self) -> usize {
         self.num_key_value_heads * self.head_dim
+    }
+
+    /// Bytes of the keys and values of one token.
+    pub const fn token_bytes(&self) -> usize {
+        let scales = match self.dtype {
+            DType::I8 => 2 * self.num_key_value_heads,
+            _ => 0,
+        };
+        2 * (self.width() * self.dtype.size_bytes() + scales)
     }
 }
 
@@ -41,6 +50,27 @@ impl DeltaLayout {
     /// Channels of the convolution: all query, key and value heads.
     pub const fn conv_channels(&self) -> usize {
         2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+    }
+
+    /// Elements per row of [`GatedDelta::terms`](crate::ops::GatedDelta::terms): normalized keys `[key_heads, key_dim]`,
+    /// what is written `[value_heads, value_dim]`, decays `[value_heads]`.
+    pub const fn term_width(&self) -> usize {
+        self.decay_term(self.num_value_heads)
+    }
+
+    /// Where the normalized key of a key head starts among the terms of a row.
+    pub(crate) const fn key_terms(&self, key_head: usize) -> usize {
+        key_head * self.key_head_dim
+    }
+
+    /// Where `u` of a value head starts among the terms of a row.
+    pub(crate) const fn write_terms(&self, value_head: usize) -> usize {
+        self.key_terms(self.num_key_heads) + value_head * self.value_head_dim
+    }
+
+    /// Where the decay of a value head stands among the terms of a row.
+    pub(crate) const fn decay_term(&self, value_head: usize) -> usize {
+        self.write_terms(self.num_value_heads) + value_head
     }
 
     /// Elements of the recurrent state `[value_heads, key_dim, value_dim]`.

@@ -91,7 +91,7 @@ fn state_bytes(op: &Op, rows: &Rows) -> u64 {
     let bytes = match op {
         Op::Attention(op) => {
             let committed: usize = (0..sequences).map(|sequence| rows.sequence_len(sequence)).sum();
-            2 * op.layout.width() * op.layout.dtype.size_bytes() * committed
+            op.layout.token_bytes() * committed
         }
         Op::CausalConv(CausalConv { layout, .. }) => {
             sequences * (layout.conv_kernel_dim - 1) * layout.conv_channels() * f32_bytes

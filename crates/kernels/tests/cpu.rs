@@ -258,6 +258,8 @@ fn experts_and_their_choice() {
     }
 }
 
+const CACHES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::I8];
+
 const SHAPE: AttentionShape = AttentionShape { num_attention_heads: 4, num_key_value_heads: 2, head_dim: 40 };
 const DELTA: DeltaLayout =
     DeltaLayout { num_key_heads: 2, num_value_heads: 4, key_head_dim: 24, value_head_dim: 40, conv_kernel_dim: 4 };
@@ -356,9 +358,7 @@ fn a_tree_after_a_prompt() {
     let prompt: Vec<u32> = (0..70).map(|i| i * 7 % 64).collect();
     let parents = [None, Some(0), Some(0), Some(1), Some(2), Some(2), Some(5), None];
     let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
-    for (cache, pairing) in
-        [(DType::F32, RopePairing::Halves), (DType::F16, RopePairing::Neighbors), (DType::BF16, RopePairing::Halves)]
-    {
+    for (cache, pairing) in CACHES.into_iter().zip([RopePairing::Halves, RopePairing::Neighbors].into_iter().cycle()) {
         let run = |device: &dyn Device| {
             let mut model = Model::new(device, cache, pairing, WeightFormat::Float(FloatFormat::F32), 70);
             let mut state = device.state(&model.layout).unwrap();
@@ -376,9 +376,9 @@ fn a_tree_after_a_prompt() {
         for set in sets() {
             for threads in 1..=3 {
                 for (i, (found, expected)) in run(&cpu(set, threads)).iter().zip(&expected).enumerate() {
-                    // Half-float caches may round a value to its neighbor.
+                    // Caches of less than 32 bits may round a value to its neighbor.
                     let tolerance = match cache {
-                        DType::BF16 => 2e-2,
+                        DType::BF16 | DType::I8 => 2e-2,
                         DType::F16 => 3e-3,
                         _ => 1e-4,
                     };
@@ -401,6 +401,7 @@ proptest! {
         set in prop::sample::select(sets().collect::<Vec<_>>()),
         threads in 1usize..5,
         format in prop::sample::select(FORMATS.to_vec()),
+        cache in prop::sample::select(CACHES.to_vec()),
         prompt in 1usize..80,
         size in 1usize..14,
     ) {
@@ -413,7 +414,7 @@ proptest! {
         let last = size - 1;
 
         let (alone, other) = (cpu(set, 1), cpu(set, threads));
-        let model = |device| Model::new(device, DType::F16, RopePairing::Halves, format, 100);
+        let model = |device| Model::new(device, cache, RopePairing::Halves, format, 100);
         // Token by token along the path of the last row.
         let mut path = vec![];
         let mut next = Some(last);

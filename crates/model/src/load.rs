@@ -25,7 +25,7 @@ use crate::rope::inv_freq;
 /// Choices made when a model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Type of the key-value cache: [`DType::F32`], [`DType::F16`] or [`DType::BF16`].
+    /// Type of the key-value cache: [`DType::F32`], [`DType::F16`], [`DType::BF16`] or [`DType::I8`].
     pub kv_cache: DType,
     /// How quantized weights meet their activations.
     pub activations: Activations,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pleach_checkpoint::{ModelConfig, TensorMap};
-use pleach_kernels::{Capacity, Device, KernelError, Ops, PassWork, StateLayout, Tensor, Weight};
+use pleach_kernels::{Capacity, Device, KernelError, KvLayout, Ops, PassWork, StateLayout, Tensor, Weight};
 
 use crate::block::{Block, Residual};
 use crate::linear::{Linear, RmsNorm};
@@ -120,7 +120,7 @@ impl Model {
             .delta
             .iter()
             .map(|layer| 4 * (layer.state_elements() + (layer.conv_kernel_dim - 1) * layer.conv_channels()));
-        let token = self.layout.attention.iter().map(|layer| 2 * layer.width() * layer.dtype.size_bytes());
+        let token = self.layout.attention.iter().map(KvLayout::token_bytes);
         MemoryPlan { weights_bytes: self.weight_bytes, state_bytes: delta.sum(), token_bytes: token.sum() }
     }
 

@@ -41,7 +41,7 @@ fn values_of_flags() {
         ("--logprobs", "21", "`--logprobs` is `21`, but must be a whole number from 0 to 20"),
         ("--stop", "", "`--stop` is ``, but must be a text"),
         ("--device", "gpu", "`--device` is `gpu`, but must be `cpu` or `reference`"),
-        ("--kv-cache", "q4", "`--kv-cache` is `q4`, but must be `f32`, `f16` or `bf16`"),
+        ("--kv-cache", "q4", "`--kv-cache` is `q4`, but must be `f32`, `f16`, `bf16` or `q8`"),
         ("--activations", "", "`--activations` is ``, but must be `int8` or `exact`"),
         ("--spec", "magic", "`--spec` is `magic`, but must be `auto`, `off`, `ngram`, `mtp` or `draft`"),
         ("--spec-budget", "65", "`--spec-budget` is `65`, but must be `auto` or a whole number from 1 to 64"),

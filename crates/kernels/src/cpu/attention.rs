@@ -1,287 +1,296 @@
 use half::{bf16, f16};
 
 use super::instruction_set::Kernel;
-use super::math::{exp, load_part, sigmoid, store_part};
-use super::share::{Shared, for_each_part};
+use super::math::{load_part, sigmoid, store_part};
+use super::scratch::{WorkerScratch, grow};
+use super::share::Shared;
 use super::simd::{LANES, Simd};
 use super::{Kernels, Team};
-use crate::DType;
-use crate::host::{Element, KV_BLOCK, Run};
+use crate::host::{KV_BLOCK, Run};
 use crate::ops::Attention;
+use crate::{DType, Recording};
 
-/// Online softmax over blocks of 64 positions, counted from the start of the sequence: the maximum and the sums move on
-/// block by block, so their order depends on positions only. Parallel over rows and key-value heads; the query heads that
-/// share keys are computed together.
+mod cached;
+mod candidates;
+mod softmax;
+mod tile;
+
+use cached::Cached;
+use candidates::{CandidateMemory, Candidates};
+use softmax::{Softmax, merge_outputs};
+use tile::{Memory, Sizes, Tile, TileHead};
+
+/// Softmax over blocks of 64 positions, counted from the start of the sequence. Each block gives a maximum, a sum of
+/// exponentials and a weighted sum of values of its own, and the blocks of a row are merged in ascending order. So the
+/// order of summation of a row depends on positions only: not on the rows beside it, not on which of its ancestors are
+/// committed, and not on who computed which block.
 ///
-/// Speed: two products per row, head and cached element; the block of keys and values stays in the first-level cache for
-/// all query heads of its group.
+/// A *tile* is some consecutive rows of one sequence with all query heads of one key-value head: each key and value that
+/// is loaded meets all its queries, four at a time in registers. Keys lie 16 positions side by side, so scores need no
+/// sums over lanes. Where there are few tiles and many blocks, threads share the blocks of a tile, and a second dispatch
+/// merges them.
+///
+/// Speed: for few rows bound by reading keys and values, for many by two products per query and position.
 pub(super) fn attention(cpu: &Kernels, op: &Attention, run: &mut Run<'_>) {
     match op.layout.dtype {
         DType::F32 => attend::<f32>(cpu, op, run),
         DType::F16 => attend::<f16>(cpu, op, run),
         DType::BF16 => attend::<bf16>(cpu, op, run),
-        DType::I32 => unreachable!("a recording refuses integer caches"),
+        DType::I8 => attend::<i8>(cpu, op, run),
+        DType::I32 => unreachable!("a recording refuses this type of cache"),
     }
 }
 
-fn attend<T: Loaded>(cpu: &Kernels, op: &Attention, run: &mut Run<'_>) {
-    let kv_heads = op.shape.num_key_value_heads;
-    let width = op.shape.query_width() / kv_heads;
+/// Memory of attention ops.
+#[derive(Debug, Default)]
+pub(super) struct AttentionScratch {
+    tiles: Vec<Tile>,
+    candidates: CandidateMemory,
+    /// One [`Record`] per tile, head and block of a wave.
+    blocks: Vec<f32>,
+    /// One [`Record`] per tile and head.
+    totals: Vec<f32>,
+}
+
+/// Tiles and heads below which the blocks of a tile are shared out, per thread.
+const FEW_PER_THREAD: usize = 4;
+
+/// Floats of block records that a wave may use.
+const WAVE_FLOATS: usize = 1 << 18;
+
+impl AttentionScratch {
+    /// Grows to what any run of `op` needs.
+    pub(super) fn reserve(&mut self, op: &Attention, recording: &Recording, threads: usize) {
+        let (sizes, rows) = (Sizes::new(op), recording.capacity.rows);
+        self.tiles.reserve(rows);
+        self.candidates.reserve(op, rows);
+        // Capacity is given in whole tiles, which a pass of many small sequences exceeds; it then shares out less.
+        let most = (FEW_PER_THREAD * threads).min(rows * sizes.kv_heads) * Record::len(&sizes);
+        grow(&mut self.totals, most);
+        grow(&mut self.blocks, WAVE_FLOATS.max(most));
+    }
+
+    /// Floats that each thread needs.
+    pub(super) fn per_worker(op: &Attention, rows: usize) -> usize {
+        Sizes::new(op).memory(rows)
+    }
+}
+
+/// Maximum, sum and outputs of each query of a tile.
+struct Record<'a> {
+    softmax: Softmax<'a>,
+    outputs: &'a mut [f32],
+}
+
+impl<'a> Record<'a> {
+    fn len(sizes: &Sizes) -> usize {
+        2 * sizes.lanes() + sizes.outputs()
+    }
+
+    fn new(memory: &'a mut [f32], sizes: &Sizes) -> Self {
+        let (max, rest) = memory.split_at_mut(sizes.lanes());
+        let (sum, outputs) = rest.split_at_mut(sizes.lanes());
+        Self { softmax: Softmax { max, sum }, outputs }
+    }
+}
+
+fn attend<T: Cached>(cpu: &Kernels, op: &Attention, run: &mut Run<'_>) {
+    let sizes = Sizes::new(op);
     run.write(op.out, |run, out: &mut [f32]| {
         let run = &*run;
         let Team { pool, scratch, .. } = &mut *cpu.team();
-        let workers = Shared::new(&mut scratch.workers);
-        for_each_part(pool, out, width, 0, |chunk, part, out| {
-            // SAFETY: no two chunks run with the same worker at the same time.
-            let worker = unsafe { &mut workers.range(chunk.worker..chunk.worker + 1)[0] };
-            let (row, head) = (part / kv_heads, part % kv_heads);
-            run.rows().path_into(row, &mut worker.path);
-            let seen = Seen::<T>::new(op, run, row, &worker.path, head);
-            let q = &run.read::<f32>(op.q)[part * width..][..width];
-            let gate = op.gate.map(|gate| &run.read::<f32>(gate)[part * width..][..width]);
-            cpu.set.run(AttendGroup { seen, q, gate, scale: op.scale, out });
-        });
+        let AttentionScratch { tiles, candidates, blocks, totals } = &mut scratch.attention;
+        plan_tiles(run, sizes.rows, tiles);
+        let candidates = Candidates::new::<T>(cpu.set, pool, candidates, op, run);
+        let set = cpu.set;
+        let part = |tile, head: usize| TileHead { set, op, run, sizes, tile, head, candidates: candidates.head(head) };
+        let (workers, out) = (Shared::new(&mut scratch.workers), Shared::new(out));
+        let (parts, record) = (tiles.len() * sizes.kv_heads, Record::len(&sizes));
+        let most_blocks = tiles.iter().map(Tile::blocks).max().unwrap_or(0);
+        let few = pool.num_threads() > 1 && parts < FEW_PER_THREAD * pool.num_threads();
+        if !few || most_blocks < 2 || parts * record > totals.len() {
+            // The longest first: the last chunks are small, so threads end together.
+            pool.run(parts, &|chunk| {
+                let (head, tile) = (chunk.index / tiles.len(), tiles.len() - 1 - chunk.index % tiles.len());
+                // SAFETY: no two chunks run with the same worker at the same time.
+                let worker = unsafe { &mut workers.range(chunk.worker..chunk.worker + 1)[0] };
+                let (part, range, sums) = (part(&tiles[tile], head), 0..tiles[tile].blocks(), Sums::Outputs(out));
+                set.run(SumBlocks::<T> { part, range, worker, sums, cached: Default::default() });
+            });
+            return;
+        }
+        let wave = (blocks.len() / (parts * record)).max(1);
+        let (blocks, totals) = (Shared::new(blocks), Shared::new(totals));
+        for start in (0..most_blocks).step_by(wave) {
+            let end = most_blocks.min(start + wave);
+            // A few chunks per thread, so that one that is slow delays the others by little.
+            let per_chunk = ((end - start) * parts).div_ceil(6 * pool.num_threads()).min(end - start);
+            let chunks = (end - start).div_ceil(per_chunk);
+            pool.run(parts * chunks, &|chunk| {
+                let (i, first) = (chunk.index / chunks, start + chunk.index % chunks * per_chunk);
+                let tile = &tiles[i % tiles.len()];
+                let range = first..end.min(first + per_chunk).min(tile.blocks());
+                let records = (i * wave + first - start) * record;
+                // SAFETY: no two chunks run with the same worker at the same time, and none with the same blocks.
+                let (worker, records) = unsafe {
+                    let worker = &mut workers.range(chunk.worker..chunk.worker + 1)[0];
+                    (worker, blocks.range(records..records + range.len() * record))
+                };
+                let (part, sums) = (part(tile, i / tiles.len()), Sums::Records(records));
+                set.run(SumBlocks::<T> { part, range, worker, sums, cached: Default::default() });
+            });
+            pool.run(parts, &|chunk| {
+                let tile = &tiles[chunk.index % tiles.len()];
+                let in_wave = tile.blocks().clamp(start, end) - start;
+                let (records, total) = (chunk.index * wave * record, chunk.index * record);
+                // SAFETY: each tile and head belongs to one chunk, and no two chunks run with the same worker.
+                let (worker, records, total) = unsafe {
+                    let worker = &mut workers.range(chunk.worker..chunk.worker + 1)[0];
+                    (worker, blocks.range(records..records + in_wave * record), totals.range(total..total + record))
+                };
+                let part = part(tile, chunk.index / tiles.len());
+                let (is_first, is_last) = (start == 0, end == most_blocks);
+                set.run(MergeBlocks { part, records, total, worker, out, is_first, is_last });
+            });
+        }
     });
 }
 
-/// What one key-value head of a row sees: the committed tokens, then the rows of its path.
-struct Seen<'a, T> {
-    op: &'a Attention,
-    run: &'a Run<'a>,
-    row: usize,
-    path: &'a [usize],
-    head: usize,
-    committed: usize,
-    /// Keys and values of the rows of the pass.
-    pass: [&'a [T]; 2],
-}
-
-impl<'a, T: Loaded> Seen<'a, T> {
-    fn new(op: &'a Attention, run: &'a Run<'a>, row: usize, path: &'a [usize], head: usize) -> Self {
-        let rows = run.rows();
-        let committed = rows.sequence_len(rows.sequence(row));
-        Self { op, run, row, path, head, committed, pass: [run.read(op.k), run.read(op.v)] }
-    }
-
-    fn len(&self) -> usize {
-        self.committed + self.path.len()
-    }
-
-    /// Keys and values at the positions of a block, as many as are seen.
-    fn block(&self, block: usize) -> Block<'a, T> {
-        let head_dim = self.op.shape.head_dim;
-        let start = block * KV_BLOCK;
-        let len = KV_BLOCK.min(self.len() - start);
-        let mut vectors = Block { keys: [&[]; KV_BLOCK], values: [&[]; KV_BLOCK], len };
-        let committed = self.committed.saturating_sub(start).min(len);
-        if committed > 0 {
-            let state = self.run.state(self.run.rows().sequence(self.row));
-            let view = state.attention(self.op.slot).view(block, self.head);
-            let (keys, values) = (view.keys::<T>(), view.values::<T>());
-            for place in 0..committed {
-                vectors.keys[place] = &keys[place * head_dim..][..head_dim];
-                vectors.values[place] = &values[place * head_dim..][..head_dim];
+/// Cuts the rows of each sequence into tiles of at most `most` rows.
+fn plan_tiles(run: &Run<'_>, most: usize, tiles: &mut Vec<Tile>) {
+    let rows = run.rows();
+    tiles.clear();
+    let (mut first, mut chain) = (0, true);
+    for row in 0..rows.len() {
+        let starts_sequence = row == 0 || rows.sequence(row) != rows.sequence(row - 1);
+        if starts_sequence {
+            (first, chain) = (row, true);
+        } else {
+            chain &= rows.parent(row) == Some(row - 1);
+        }
+        let depth = rows.position(row) + 1;
+        match tiles.last_mut().filter(|tile| !starts_sequence && tile.rows.len() < most) {
+            Some(tile) => {
+                tile.rows.end += 1;
+                tile.depth = tile.depth.max(depth);
+                tile.chain = chain;
+            }
+            None => {
+                let committed = rows.sequence_len(rows.sequence(row));
+                tiles.push(Tile { rows: row..row + 1, first, committed, chain, depth });
             }
         }
-        let width = self.op.shape.key_value_width();
-        for place in committed..len {
-            let row = self.path[start + place - self.committed];
-            let vector = row * width + self.head * head_dim..row * width + (self.head + 1) * head_dim;
-            vectors.keys[place] = &self.pass[0][vector.clone()];
-            vectors.values[place] = &self.pass[1][vector];
-        }
-        vectors
     }
 }
 
-/// Keys and values of up to [`KV_BLOCK`] consecutive positions.
-struct Block<'a, T> {
-    keys: [&'a [T]; KV_BLOCK],
-    values: [&'a [T]; KV_BLOCK],
-    len: usize,
+/// Some blocks of a tile: into a record each, or all of them into its outputs.
+struct SumBlocks<'a, T> {
+    part: TileHead<'a>,
+    range: std::ops::Range<usize>,
+    worker: &'a mut WorkerScratch,
+    sums: Sums<'a>,
+    cached: std::marker::PhantomData<T>,
 }
 
-/// The query heads of one row that share a key-value head.
-struct AttendGroup<'a, T> {
-    seen: Seen<'a, T>,
-    q: &'a [f32],
-    gate: Option<&'a [f32]>,
-    scale: f32,
-    out: &'a mut [f32],
+/// Where the sums of blocks go.
+enum Sums<'a> {
+    Records(&'a mut [f32]),
+    Outputs(Shared<'a, f32>),
 }
 
-/// Query heads whose running maximum and sum fit on the stack; larger groups take several rounds over the keys.
-const HEADS_TOGETHER: usize = 16;
-
-impl<T: Loaded> Kernel for AttendGroup<'_, T> {
+impl<T: Cached> Kernel for SumBlocks<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { seen, q, gate, scale, out } = self;
-        let head_dim = seen.op.shape.head_dim;
-        let round = HEADS_TOGETHER * head_dim;
-        for (q, out) in q.chunks(round).zip(out.chunks_mut(round)) {
-            attend_heads(s, &seen, scale, q, out);
+        let Self { part, range, worker: WorkerScratch { path, values, .. }, mut sums, .. } = self;
+        if range.is_empty() {
+            return;
         }
-        let Some(gate) = gate else { return };
-        for (gate, out) in gate.chunks(LANES).zip(out.chunks_mut(LANES)) {
-            let product = s.mul(load_part(s, out), sigmoid(s, load_part(s, gate)));
-            store_part(s, product, out);
-        }
-    }
-}
-
-/// Running maximum and sum of one head.
-#[derive(Clone, Copy)]
-struct Softmax {
-    max: f32,
-    sum: f32,
-}
-
-#[inline(always)]
-fn attend_heads<S: Simd, T: Loaded>(s: S, seen: &Seen<'_, T>, scale: f32, q: &[f32], out: &mut [f32]) {
-    let head_dim = seen.op.shape.head_dim;
-    let mut softmax = [Softmax { max: f32::NEG_INFINITY, sum: 0.0 }; HEADS_TOGETHER];
-    out.fill(0.0);
-    for block in 0..seen.len().div_ceil(KV_BLOCK) {
-        let block = seen.block(block);
-        let heads = q.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim));
-        for ((q, out), softmax) in heads.zip(&mut softmax) {
-            let mut weights = scores(s, q, scale, &block);
-            let rescale = softmax.advance(s, &mut weights);
-            add_values(s, &weights, rescale, &block, out);
-        }
-    }
-    for (out, softmax) in out.chunks_exact_mut(head_dim).zip(&softmax) {
-        let scale = s.splat(1.0 / softmax.sum);
-        for out in out.chunks_mut(LANES) {
-            store_part(s, s.mul(load_part(s, out), scale), out);
-        }
-    }
-}
-
-type Scores = [[f32; LANES]; KV_BLOCK / LANES];
-
-/// `scale · q k` of each position; −∞ where there is none.
-#[inline(always)]
-fn scores<S: Simd, T: Loaded>(s: S, q: &[f32], scale: f32, block: &Block<'_, T>) -> Scores {
-    let mut scores = [[f32::NEG_INFINITY; LANES]; KV_BLOCK / LANES];
-    let keys = block.keys[..block.len].chunks(LANES);
-    for (keys, scores) in keys.zip(&mut scores) {
-        let mut products = [s.splat(0.0); LANES];
-        for (key, product) in keys.iter().zip(&mut products) {
-            *product = dot(s, q, key);
-        }
-        let sums = s.sums(&products);
-        for (score, sum) in scores.iter_mut().zip(&sums[..keys.len()]) {
-            *score = scale * sum;
-        }
-    }
-    scores
-}
-
-/// The 16 partial sums of a product.
-#[inline(always)]
-fn dot<S: Simd, T: Loaded>(s: S, q: &[f32], key: &[T]) -> S::F32 {
-    let mut sum = s.splat(0.0);
-    let (q, q_tail) = q.as_chunks();
-    let (key, key_tail) = key.as_chunks();
-    for (q, key) in q.iter().zip(key) {
-        sum = s.fma(s.load(q), T::load(s, key), sum);
-    }
-    if !q_tail.is_empty() {
-        sum = s.fma(load_part(s, q_tail), load_tail(s, key_tail), sum);
-    }
-    sum
-}
-
-#[inline(always)]
-fn load_tail<S: Simd, T: Loaded>(s: S, x: &[T]) -> S::F32 {
-    let mut lanes = [T::from_f32(0.0); LANES];
-    lanes[..x.len()].copy_from_slice(x);
-    T::load(s, &lanes)
-}
-
-impl Softmax {
-    /// Turns scores into weights `exp(score − max)`; returns what earlier sums must be multiplied with.
-    #[inline(always)]
-    fn advance<S: Simd>(&mut self, s: S, scores: &mut Scores) -> f32 {
-        let mut max = s.splat(self.max);
-        for scores in scores.iter() {
-            max = s.max(s.load(scores), max);
-        }
-        let max = s.max_lane(max);
-        let mut rescale = [0.0; LANES];
-        s.store(exp(s, s.splat(self.max - max)), &mut rescale);
-        let mut sum = s.splat(0.0);
-        for scores in scores {
-            let weights = exp(s, s.sub(s.load(scores), s.splat(max)));
-            s.store(weights, scores);
-            sum = s.add(sum, weights);
-        }
-        *self = Self { max, sum: self.sum * rescale[0] + s.sum(sum) };
-        rescale[0]
-    }
-}
-
-/// `out = rescale · out + Σ weight · value`, positions in ascending order.
-#[inline(always)]
-fn add_values<S: Simd, T: Loaded>(s: S, weights: &Scores, rescale: f32, block: &Block<'_, T>, out: &mut [f32]) {
-    let weights = &weights.as_flattened()[..block.len];
-    let values = &block.values[..block.len];
-    let (strips, tail) = out.as_chunks_mut::<{ 4 * LANES }>();
-    let start_of_tail = strips.len() * 4 * LANES;
-    for (i, strip) in strips.iter_mut().enumerate() {
-        let start = i * 4 * LANES;
-        let (out, _) = strip.as_chunks_mut::<LANES>();
-        let mut sums = [s.splat(0.0); 4];
-        for (sum, out) in sums.iter_mut().zip(&*out) {
-            *sum = s.mul(s.load(out), s.splat(rescale));
-        }
-        for (&weight, value) in weights.iter().zip(values) {
-            let value = value[start..start + 4 * LANES].as_chunks::<LANES>().0;
-            let weight = s.splat(weight);
-            for (sum, value) in sums.iter_mut().zip(value) {
-                *sum = s.fma(weight, T::load(s, value), *sum);
+        let mut memory = Memory::new(values, &part.sizes, part.run.rows().len());
+        memory.clear();
+        part.score_candidates::<T>(&range, &mut memory);
+        for block in range.clone() {
+            part.sum_block::<S, T>(s, block, &mut memory, path);
+            match &mut sums {
+                Sums::Outputs(_) => part.merge(s, &mut memory),
+                Sums::Records(records) => {
+                    let len = Record::len(&part.sizes);
+                    let record = &mut records[(block - range.start) * len..][..len];
+                    let Record { softmax, outputs } = Record::new(record, &part.sizes);
+                    softmax.max.copy_from_slice(memory.block.max);
+                    softmax.sum.copy_from_slice(memory.block.sum);
+                    outputs.copy_from_slice(memory.sums);
+                }
             }
         }
-        for (sum, out) in sums.into_iter().zip(out) {
-            s.store(sum, out);
+        if let Sums::Outputs(out) = sums {
+            finish(s, &part, memory.total.sum, memory.outputs, out);
         }
     }
-    for (i, out) in tail.chunks_mut(LANES).enumerate() {
-        let start = start_of_tail + i * LANES;
-        let mut sum = s.mul(load_part(s, out), s.splat(rescale));
-        for (&weight, value) in weights.iter().zip(values) {
-            sum = s.fma(s.splat(weight), load_tail(s, &value[start..start + out.len()]), sum);
+}
+
+/// Merges the blocks of a wave in ascending order; after the last wave the outputs are complete.
+struct MergeBlocks<'a> {
+    part: TileHead<'a>,
+    records: &'a mut [f32],
+    total: &'a mut [f32],
+    worker: &'a mut WorkerScratch,
+    out: Shared<'a, f32>,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl Kernel for MergeBlocks<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { part, records, total, worker, out, is_first, is_last } = self;
+        let sizes = &part.sizes;
+        let mut total = Record::new(total, sizes);
+        if is_first {
+            total.softmax.clear();
+            total.outputs.fill(0.0);
         }
-        store_part(s, sum, out);
+        let (before, rest) = worker.values.split_at_mut(sizes.lanes());
+        let factor = &mut rest[..sizes.lanes()];
+        let queries = part.tile.rows.len() * sizes.group;
+        for record in records.chunks_exact_mut(Record::len(sizes)) {
+            let Record { softmax, outputs } = Record::new(record, sizes);
+            total.softmax.merge(s, softmax.max, softmax.sum, before, factor);
+            let vectors = outputs.chunks_exact(sizes.padded_dim).zip(total.outputs.chunks_exact_mut(sizes.padded_dim));
+            for (query, (sums, outputs)) in vectors.enumerate().take(queries) {
+                if softmax.sum[query] != 0.0 {
+                    merge_outputs(s, before[query], factor[query], sums, outputs);
+                }
+            }
+        }
+        if is_last {
+            finish(s, &part, total.softmax.sum, total.outputs, out);
+        }
     }
 }
 
-/// A type that caches store, read 16 elements at a time.
-trait Loaded: Element + Sync {
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F32;
-}
-
-impl Loaded for f32 {
-    #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F32 {
-        s.load(x)
+/// Divides the outputs of a tile by their sums and gates them.
+#[inline(always)]
+fn finish<S: Simd>(s: S, part: &TileHead<'_>, sums: &[f32], outputs: &[f32], out: Shared<'_, f32>) {
+    let Sizes { kv_heads, group, head_dim, padded_dim, .. } = part.sizes;
+    for (query, outputs) in outputs.chunks_exact(padded_dim).enumerate().take(part.tile.rows.len() * group) {
+        let (row, head) = (part.tile.rows.start + query / group, part.head * group + query % group);
+        let place = (row * kv_heads * group + head) * head_dim;
+        // SAFETY: each head of a row belongs to one tile.
+        let out = unsafe { out.range(place..place + head_dim) };
+        let scale = s.splat(1.0 / sums[query]);
+        for (sums, out) in outputs.chunks_exact(LANES).zip(out.chunks_mut(LANES)) {
+            store_part(s, s.mul(load_part(s, sums), scale), out);
+        }
+        let Some(gate) = part.op.gate else { continue };
+        let gate = &part.run.read::<f32>(gate)[place..place + head_dim];
+        for (gate, out) in gate.chunks(LANES).zip(out.chunks_mut(LANES)) {
+            store_part(s, s.mul(load_part(s, out), sigmoid(s, load_part(s, gate))), out);
+        }
     }
 }
 
-impl Loaded for f16 {
-    #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F32 {
-        s.load_f16(bytemuck::cast_ref(x))
-    }
-}
-
-impl Loaded for bf16 {
-    #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F32 {
-        s.load_bf16(bytemuck::cast_ref(x))
-    }
-}
+const _: () = assert!(KV_BLOCK.is_multiple_of(LANES));

@@ -9,16 +9,24 @@ use crate::ops::CausalConv;
 /// Channels that one chunk computes for all rows.
 const PANEL: usize = 4 * LANES;
 
-/// Speed: about `taps` loads per output; parallel over panels of channels.
+/// Products that are summed in the time of a dispatch.
+const SERIAL_PRODUCTS: usize = 16_384;
+
+/// Taps whose weights are kept channel by channel while a panel goes through the rows; more are possible.
+const TAPS: usize = 4;
+
+/// Speed: a load and a product per tap and output; parallel over panels of channels.
 pub(super) fn causal_conv(cpu: &Kernels, op: &CausalConv, run: &mut Run<'_>) {
     let channels = op.layout.conv_channels();
     run.write(op.out, |run, out: &mut [f32]| {
         let out = Shared::new(out);
         let panels = channels.div_ceil(PANEL);
-        // With few rows a panel is too little work to hand over alone.
-        let per_chunk = if run.rows().len() * channels < 8192 { panels } else { panels.div_ceil(16) }.max(1);
+        let products = run.rows().len() * channels * op.layout.conv_kernel_dim;
+        let mut team = cpu.team();
+        let chunks = (products / SERIAL_PRODUCTS).clamp(1, 8 * team.pool.num_threads());
+        let per_chunk = panels.div_ceil(chunks).max(1);
         let run = &*run;
-        cpu.team().pool.run(panels.div_ceil(per_chunk), &|chunk| {
+        team.pool.run(panels.div_ceil(per_chunk), &|chunk| {
             for panel in chunk.index * per_chunk..panels.min((chunk.index + 1) * per_chunk) {
                 let channel_range = panel * PANEL..channels.min((panel + 1) * PANEL);
                 cpu.set.run(ConvolvePanel { op, run, channels: channel_range, out });
@@ -40,6 +48,7 @@ impl Kernel for ConvolvePanel<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (taps, width) = (self.op.layout.conv_kernel_dim, self.op.layout.conv_channels());
+        let newest = self.newest_taps();
         for row in 0..self.run.rows().len() {
             let start = row * width;
             // SAFETY: each channel belongs to one chunk.
@@ -50,7 +59,10 @@ impl Kernel for ConvolvePanel<'_> {
                     break;
                 };
                 for (i, (sum, x)) in sums.iter_mut().zip(x.chunks(LANES)).enumerate() {
-                    let weight = self.weights(s, i * LANES, taps - 1 - tap, x.len());
+                    let weight = match newest.get(tap) {
+                        Some(weights) => load_part(s, &weights[i * LANES..][..LANES]),
+                        None => self.weights(s, i * LANES, taps - 1 - tap, x.len()),
+                    };
                     *sum = s.fma(weight, load_part(s, x), *sum);
                 }
             }
@@ -62,6 +74,29 @@ impl Kernel for ConvolvePanel<'_> {
 }
 
 impl ConvolvePanel<'_> {
+    /// Weights of the last [`TAPS`] taps, the row's own first, channel by channel.
+    #[inline(always)]
+    fn newest_taps(&self) -> [[f32; PANEL]; TAPS] {
+        let taps = self.op.layout.conv_kernel_dim;
+        let weight = &param_values(&self.op.weight)[self.channels.start * taps..self.channels.end * taps];
+        let mut newest = [[0.0; PANEL]; TAPS];
+        if let (TAPS, (weight, [])) = (taps, weight.as_chunks::<TAPS>()) {
+            // The usual number, as a loop that vectorizes.
+            for (channel, weight) in weight.iter().enumerate() {
+                for (tap, newest) in newest.iter_mut().enumerate() {
+                    newest[channel] = weight[TAPS - 1 - tap];
+                }
+            }
+        } else {
+            for (channel, weight) in weight.chunks_exact(taps).enumerate() {
+                for (newest, weight) in newest.iter_mut().zip(weight.iter().rev()) {
+                    newest[channel] = *weight;
+                }
+            }
+        }
+        newest
+    }
+
     /// Inputs of the row `steps` before `row` on its path; past the root, of the committed tokens.
     #[inline(always)]
     fn ancestor(&self, row: usize, steps: usize) -> Option<&[f32]> {

@@ -5,52 +5,68 @@ use super::simd::{LANES, Simd};
 use super::{Kernels, Team};
 use crate::host::Run;
 use crate::ops::GatedDelta;
-use crate::{DeltaLayout, DeltaStart};
+use crate::{DeltaLayout, DeltaStart, DeltaVisit};
 
 /// Added to the sum of squares of a query or key.
 const EPS: f32 = 1e-6;
 
-/// One value head of one sequence at a time, its rows in the order of the walk, its state in the second-level cache.
+/// Rows whose queries and keys are prepared together.
+const ROWS: usize = 32;
+
+/// Vectors of columns that are computed together over many rows: 128 key dimensions of them are half a first-level cache.
+const NARROW: usize = 2;
+
+/// Vectors of columns over few rows: whole rows of the state, in the order of memory.
+const WIDE: usize = 8;
+
+/// One value head of one sequence at a time, its rows in the order of the walk. The columns of a state do not meet each
+/// other, so a strip of them goes through many rows while it stays in the first-level cache.
 ///
-/// A step reads the state once, for both `Sᵀk` and `Sᵀq`, and writes it only if a later row continues it:
+/// A step needs the state once, for both `Sᵀk` and `Sᵀq`, and writes it only if a later row continues it:
 ///
 /// ```text
 /// u = beta (v − exp(g) Sᵀk)        out = exp(g) Sᵀq + (k·q) u        S ← exp(g) S + k uᵀ
 /// ```
 ///
-/// which is the formula of the contract with the last product multiplied out. Speed: two products per element of the
-/// state and row, and two more where the state is kept.
+/// which is the formula of the contract with the last product multiplied out. What is written already meets the query and
+/// key of the next row. A chunked form would turn the products into matrix products, but it sums in another order than
+/// plain decoding does. Speed: four products per element of the state and row; one row is bound by reading the state.
 pub(super) fn gated_delta(cpu: &Kernels, op: &GatedDelta, run: &mut Run<'_>) {
     let (layout, heads) = (&op.layout, op.layout.num_value_heads);
     let state_len = layout.key_head_dim * layout.value_head_dim;
     run.write(op.out, |run, out: &mut [f32]| {
-        let (run, out) = (&*run, Shared::new(out));
-        let mut team = cpu.team();
-        team.scratch.reserve_states((1 + run.rows().num_saved()) * state_len);
-        let Team { pool, scratch, .. } = &mut *team;
-        let workers = Shared::new(&mut scratch.workers);
-        pool.run(run.rows().num_sequences() * heads, &|chunk| {
-            // SAFETY: no two chunks run with the same worker at the same time.
-            let worker = unsafe { &mut workers.range(chunk.worker..chunk.worker + 1)[0] };
-            let (sequence, head) = (chunk.index / heads, chunk.index % heads);
-            let committed = &run.state(sequence).delta(op.slot).recurrent[head * state_len..][..state_len];
-            let inputs = HeadInputs { op, run, head };
-            let states = &mut worker.states[..];
-            cpu.set.run(WalkHead { inputs, sequence, committed, states, memory: &mut worker.values, out });
+        run.write(op.terms, |run, terms: &mut [f32]| {
+            let (run, out, terms) = (&*run, Shared::new(out), Shared::new(terms));
+            let mut team = cpu.team();
+            team.scratch.reserve_states((1 + run.rows().num_saved()) * state_len);
+            let Team { pool, scratch, .. } = &mut *team;
+            let workers = Shared::new(&mut scratch.workers);
+            pool.run(run.rows().num_sequences() * heads, &|chunk| {
+                // SAFETY: no two chunks run with the same worker at the same time.
+                let worker = unsafe { &mut workers.range(chunk.worker..chunk.worker + 1)[0] };
+                let (sequence, head) = (chunk.index / heads, chunk.index % heads);
+                let committed = &run.state(sequence).delta(op.slot).recurrent[head * state_len..][..state_len];
+                let (current, saved) = worker.states.split_at_mut(state_len);
+                let states = States { committed, current, saved };
+                let prepared = Prepared::new(&mut worker.values, layout);
+                let walk = run.rows().delta_walk(sequence);
+                cpu.set.run(WalkHead { inputs: HeadInputs { op, run, head }, walk, states, prepared, terms, out });
+            });
         });
     });
 }
 
-/// Moves the state along `path`; the same steps, all of them kept.
+/// Floats of memory that a thread needs.
+pub(super) fn memory(layout: &DeltaLayout) -> usize {
+    ROWS * (2 * layout.key_head_dim + 3)
+}
+
+/// Moves the state along `path`: `S ← exp(g) S + k uᵀ` of each row, with what the pass kept of it.
 pub(super) fn advance_delta(cpu: &Kernels, op: &GatedDelta, run: &Run<'_>, path: &[usize], recurrent: &mut [f32]) {
     let state_len = op.layout.key_head_dim * op.layout.value_head_dim;
-    let Team { pool, scratch, .. } = &mut *cpu.team();
-    let workers = Shared::new(&mut scratch.workers);
-    for_each_part(pool, recurrent, state_len, 0, |chunk, head, state| {
-        // SAFETY: no two chunks run with the same worker at the same time.
-        let worker = unsafe { &mut workers.range(chunk.worker..chunk.worker + 1)[0] };
-        let inputs = HeadInputs { op, run, head };
-        cpu.set.run(AdvanceHead { inputs, path, state, memory: &mut worker.values });
+    let terms = run.read::<f32>(op.terms);
+    for_each_part(&mut cpu.team().pool, recurrent, state_len, 0, |_, head, state| {
+        cpu.set.run(AdvanceHead { op, terms, head, path, state });
     });
 }
 
@@ -63,16 +79,24 @@ struct HeadInputs<'a> {
 }
 
 impl<'a> HeadInputs<'a> {
+    fn key_head(&self) -> usize {
+        self.op.key_head_order.key_head(self.head, &self.op.layout)
+    }
+
+    /// Whether this is the first value head of its key head.
+    fn is_first(&self) -> bool {
+        (0..self.head).all(|head| self.op.key_head_order.key_head(head, &self.op.layout) != self.key_head())
+    }
+
     /// Query, key and value vectors of a row.
     #[inline(always)]
     fn vectors(&self, row: usize) -> [&'a [f32]; 3] {
         let DeltaLayout { num_key_heads, key_head_dim, value_head_dim, .. } = self.op.layout;
-        let key_head = self.op.key_head_order.key_head(self.head, &self.op.layout);
         let width = self.op.qkv.width;
         let qkv = &self.run.read::<f32>(self.op.qkv)[row * width..][..width];
         let (q, rest) = qkv.split_at(num_key_heads * key_head_dim);
         let (k, v) = rest.split_at(num_key_heads * key_head_dim);
-        let key_part = key_head * key_head_dim..(key_head + 1) * key_head_dim;
+        let key_part = self.key_head() * key_head_dim..(self.key_head() + 1) * key_head_dim;
         [&q[key_part.clone()], &k[key_part], &v[self.head * value_head_dim..][..value_head_dim]]
     }
 
@@ -84,96 +108,51 @@ impl<'a> HeadInputs<'a> {
     }
 }
 
-/// Memory of a step: normalized query and key, what the head writes, and what it reads.
-struct Step<'m> {
+/// Queries, keys and gates of up to [`ROWS`] rows.
+struct Prepared<'m> {
+    /// `[ROWS, key_dim]`, normalized and scaled.
     q: &'m mut [f32],
+    /// `[ROWS, key_dim]`, normalized.
     k: &'m mut [f32],
-    u: &'m mut [f32],
-    out: &'m mut [f32],
-    decay: f32,
+    /// `k·q` of each row.
+    kq: &'m mut [f32],
+    decay: &'m mut [f32],
+    beta: &'m mut [f32],
+    key_dim: usize,
 }
 
-impl<'m> Step<'m> {
-    #[inline(always)]
+impl<'m> Prepared<'m> {
     fn new(memory: &'m mut [f32], layout: &DeltaLayout) -> Self {
-        let (q, rest) = memory.split_at_mut(layout.key_head_dim);
-        let (k, rest) = rest.split_at_mut(layout.key_head_dim);
-        let (u, rest) = rest.split_at_mut(layout.value_head_dim);
-        Self { q, k, u, out: &mut rest[..layout.value_head_dim], decay: 1.0 }
+        let key_dim = layout.key_head_dim;
+        let (q, rest) = memory.split_at_mut(ROWS * key_dim);
+        let (k, rest) = rest.split_at_mut(ROWS * key_dim);
+        let (kq, rest) = rest.split_at_mut(ROWS);
+        let (decay, rest) = rest.split_at_mut(ROWS);
+        Self { q, k, kq, decay, beta: &mut rest[..ROWS], key_dim }
     }
 
-    /// Computes `u`, and the output of the head, for `row` after the state `before`.
     #[inline(always)]
-    fn read<S: Simd>(&mut self, s: S, inputs: &HeadInputs<'_>, row: usize, before: &[f32]) {
-        let [q, k, v] = inputs.vectors(row);
-        let (decay, beta) = inputs.gates(row);
-        self.decay = decay;
-        scale_into(s, q, (q.len() as f32).sqrt().recip() / (sum_of_squares(s, q) + EPS).sqrt(), self.q);
-        scale_into(s, k, 1.0 / (sum_of_squares(s, k) + EPS).sqrt(), self.k);
-        let kq = s.sum(product(s, self.k, self.q));
-        let width = v.len();
-        let mut start = 0;
-        while width - start >= 4 * LANES {
-            self.read_columns::<S, 4>(s, before, v, beta, kq, start);
-            start += 4 * LANES;
-        }
-        while start < width {
-            self.read_columns::<S, 1>(s, before, v, beta, kq, start);
-            start += LANES;
-        }
+    fn prepare<S: Simd>(&mut self, s: S, i: usize, inputs: &HeadInputs<'_>, row: usize) {
+        let part = i * self.key_dim..(i + 1) * self.key_dim;
+        let (to_q, to_k) = (&mut self.q[part.clone()], &mut self.k[part]);
+        let [q, k, _] = inputs.vectors(row);
+        scale_into(s, q, (q.len() as f32).sqrt().recip() / (sum_of_squares(s, q) + EPS).sqrt(), to_q);
+        scale_into(s, k, 1.0 / (sum_of_squares(s, k) + EPS).sqrt(), to_k);
+        self.kq[i] = s.sum(product(s, to_k, to_q));
+        (self.decay[i], self.beta[i]) = inputs.gates(row);
     }
 
-    /// `N` vectors of columns from `start` on, the last one perhaps in part.
     #[inline(always)]
-    fn read_columns<S: Simd, const N: usize>(
-        &mut self,
-        s: S,
-        before: &[f32],
-        v: &[f32],
-        beta: f32,
-        kq: f32,
-        start: usize,
-    ) {
-        let width = v.len();
-        let end = width.min(start + N * LANES);
-        let mut by_key = [s.splat(0.0); N];
-        let mut by_query = [s.splat(0.0); N];
-        for (row, (k, q)) in before.chunks_exact(width).zip(self.k.iter().zip(&*self.q)) {
-            let (k, q) = (s.splat(*k), s.splat(*q));
-            for (i, x) in row[start..end].chunks(LANES).enumerate().take(N) {
-                let x = load_part(s, x);
-                by_key[i] = s.fma(x, k, by_key[i]);
-                by_query[i] = s.fma(x, q, by_query[i]);
-            }
-        }
-        for i in 0..N {
-            let part = start + i * LANES..end.min(start + (i + 1) * LANES);
-            let v = load_part(s, &v[part.clone()]);
-            let decay = s.splat(self.decay);
-            let u = s.mul(s.splat(beta), s.sub(v, s.mul(decay, by_key[i])));
-            store_part(s, u, &mut self.u[part.clone()]);
-            let out = s.fma(s.splat(kq), u, s.mul(decay, by_query[i]));
-            store_part(s, out, &mut self.out[part]);
-        }
+    fn vectors(&self, i: usize) -> KeyAndQuery<'_> {
+        let part = i * self.key_dim..(i + 1) * self.key_dim;
+        KeyAndQuery { k: &self.k[part.clone()], q: &self.q[part] }
     }
+}
 
-    /// `S ← exp(g) S + k uᵀ`.
-    #[inline(always)]
-    fn write<S: Simd>(&self, s: S, state: &mut [f32]) {
-        let decay = s.splat(self.decay);
-        for (row, k) in state.chunks_exact_mut(self.u.len()).zip(&*self.k) {
-            let k = s.splat(*k);
-            let (row, row_tail) = row.as_chunks_mut();
-            let (u, u_tail) = self.u.as_chunks();
-            for (x, u) in row.iter_mut().zip(u) {
-                s.store(s.fma(k, s.load(u), s.mul(decay, s.load(x))), x);
-            }
-            if !row_tail.is_empty() {
-                let sum = s.fma(k, load_part(s, u_tail), s.mul(decay, load_part(s, row_tail)));
-                store_part(s, sum, row_tail);
-            }
-        }
-    }
+#[derive(Clone, Copy)]
+struct KeyAndQuery<'a> {
+    k: &'a [f32],
+    q: &'a [f32],
 }
 
 #[inline(always)]
@@ -191,15 +170,124 @@ fn product<S: Simd>(s: S, x: &[f32], y: &[f32]) -> S::F32 {
     sum
 }
 
+/// States of one head, each `[key_dim, value_dim]`.
+struct States<'a> {
+    committed: &'a [f32],
+    current: &'a mut [f32],
+    saved: &'a mut [f32],
+}
+
+/// `Sᵀk` and `Sᵀq` of `N` vectors of columns.
+type Reads<S, const N: usize> = [[<S as Simd>::F32; N]; 2];
+
+/// `N` vectors of columns; the last may be there in part if it is the only one.
+#[derive(Clone, Copy)]
+struct Strip {
+    start: usize,
+    end: usize,
+    /// Columns of the state.
+    width: usize,
+}
+
+impl Strip {
+    /// The next strip of at most `vectors`: as many as are whole, else one that may be there in part.
+    fn after(start: usize, width: usize) -> Self {
+        Self { start, end: width, width }
+    }
+
+    #[inline(always)]
+    fn vectors<const N: usize>(self) -> Self {
+        Self { end: self.width.min(self.start + N * LANES), ..self }
+    }
+
+    #[inline(always)]
+    fn part<const N: usize>(self, n: usize) -> std::ops::Range<usize> {
+        self.start + n * LANES..self.end.min(self.start + (n + 1) * LANES)
+    }
+
+    #[inline(always)]
+    fn load<S: Simd, const N: usize>(self, s: S, row: &[f32], n: usize) -> S::F32 {
+        match row[self.start + n * LANES..].first_chunk() {
+            Some(x) if N > 1 => s.load(x),
+            _ => load_part(s, &row[self.part::<N>(n)]),
+        }
+    }
+
+    #[inline(always)]
+    fn store<S: Simd, const N: usize>(self, s: S, x: S::F32, row: &mut [f32], n: usize) {
+        match row[self.start + n * LANES..].first_chunk_mut() {
+            Some(out) if N > 1 => s.store(x, out),
+            _ => store_part(s, x, &mut row[self.part::<N>(n)]),
+        }
+    }
+
+    /// Both products with the state.
+    #[inline(always)]
+    fn read<S: Simd, const N: usize>(self, s: S, state: &[f32], with: KeyAndQuery<'_>) -> Reads<S, N> {
+        let mut reads = [[s.splat(0.0); N]; 2];
+        for (row, (k, q)) in state.chunks_exact(self.width).zip(with.k.iter().zip(with.q)) {
+            let (k, q) = (s.splat(*k), s.splat(*q));
+            for n in 0..N {
+                let x = self.load::<S, N>(s, row, n);
+                reads[0][n] = s.fma(x, k, reads[0][n]);
+                reads[1][n] = s.fma(x, q, reads[1][n]);
+            }
+        }
+        reads
+    }
+
+    /// `S ← decay S + k uᵀ` in place.
+    #[inline(always)]
+    fn write<S: Simd, const N: usize>(self, s: S, state: &mut [f32], decay: f32, k: &[f32], u: [S::F32; N]) {
+        let decay = s.splat(decay);
+        for (row, k) in state.chunks_exact_mut(self.width).zip(k) {
+            let k = s.splat(*k);
+            for n in 0..N {
+                let next = s.fma(k, u[n], s.mul(decay, self.load::<S, N>(s, row, n)));
+                self.store::<S, N>(s, next, row, n);
+            }
+        }
+    }
+
+    /// [`write`](Self::write), then [`read`](Self::read) with the next row's key and query, in one go.
+    #[inline(always)]
+    fn write_and_read<S: Simd, const N: usize>(
+        self,
+        s: S,
+        state: &mut [f32],
+        decay: f32,
+        k: &[f32],
+        u: [S::F32; N],
+        next: KeyAndQuery<'_>,
+    ) -> Reads<S, N> {
+        let decay = s.splat(decay);
+        let mut reads = [[s.splat(0.0); N]; 2];
+        for ((row, k), (next_k, next_q)) in state.chunks_exact_mut(self.width).zip(k).zip(next.k.iter().zip(next.q)) {
+            let (k, next_k, next_q) = (s.splat(*k), s.splat(*next_k), s.splat(*next_q));
+            for n in 0..N {
+                let y = s.fma(k, u[n], s.mul(decay, self.load::<S, N>(s, row, n)));
+                self.store::<S, N>(s, y, row, n);
+                reads[0][n] = s.fma(y, next_k, reads[0][n]);
+                reads[1][n] = s.fma(y, next_q, reads[1][n]);
+            }
+        }
+        reads
+    }
+
+    fn copy(self, from: &[f32], to: &mut [f32]) {
+        for (from, to) in from.chunks_exact(self.width).zip(to.chunks_exact_mut(self.width)) {
+            to[self.start..self.end].copy_from_slice(&from[self.start..self.end]);
+        }
+    }
+}
+
 /// All rows of one sequence, for one value head.
 struct WalkHead<'a> {
     inputs: HeadInputs<'a>,
-    sequence: usize,
-    /// `[key_dim, value_dim]`.
-    committed: &'a [f32],
-    /// The current state, then the saved ones.
-    states: &'a mut [f32],
-    memory: &'a mut [f32],
+    walk: &'a [DeltaVisit],
+    states: States<'a>,
+    prepared: Prepared<'a>,
+    terms: Shared<'a, f32>,
     out: Shared<'a, f32>,
 }
 
@@ -207,56 +295,174 @@ impl Kernel for WalkHead<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let HeadInputs { op, run, head } = self.inputs;
-        let (width, len) = (op.layout.value_head_dim, self.committed.len());
-        let mut step = Step::new(self.memory, &op.layout);
-        let (current, saved) = self.states.split_at_mut(len);
-        let walk = run.rows().delta_walk(self.sequence);
-        for (i, visit) in walk.iter().enumerate() {
-            let before = match visit.start {
-                DeltaStart::Committed => self.committed,
-                DeltaStart::Previous => current,
-                DeltaStart::Saved(slot) => &saved[slot * len..][..len],
-            };
-            step.read(s, &self.inputs, visit.row, before);
-            let place = visit.row * op.out.width + head * width;
-            // SAFETY: each head of a row belongs to one chunk.
-            unsafe { self.out.range(place..place + width) }.copy_from_slice(step.out);
-            let continued = walk.get(i + 1).is_some_and(|next| next.start == DeltaStart::Previous);
-            if !continued && visit.save.is_none() {
-                continue;
+    fn run<S: Simd>(mut self, s: S) {
+        let (walk, width) = (self.walk, self.inputs.op.layout.value_head_dim);
+        let keeps_keys = self.inputs.is_first();
+        for start in (0..walk.len()).step_by(ROWS) {
+            let visits = start..walk.len().min(start + ROWS);
+            for (i, visit) in walk[visits.clone()].iter().enumerate() {
+                self.prepared.prepare(s, i, &self.inputs, visit.row);
+                self.keep_terms(i, visit.row, keeps_keys);
             }
-            match visit.start {
-                DeltaStart::Committed => current.copy_from_slice(self.committed),
-                DeltaStart::Previous => {}
-                DeltaStart::Saved(slot) => current.copy_from_slice(&saved[slot * len..][..len]),
-            }
-            step.write(s, current);
-            if let Some(slot) = visit.save {
-                saved[slot * len..][..len].copy_from_slice(current);
+            let mut column = 0;
+            while column < width {
+                let strip = Strip::after(column, width);
+                let wide = walk.len() == 1 && width - column >= WIDE * LANES;
+                column = if wide {
+                    self.walk_strip::<S, WIDE>(s, visits.clone(), strip)
+                } else if width - column >= NARROW * LANES {
+                    self.walk_strip::<S, NARROW>(s, visits.clone(), strip)
+                } else {
+                    self.walk_strip::<S, 1>(s, visits.clone(), strip)
+                };
             }
         }
     }
 }
 
+impl WalkHead<'_> {
+    /// Key and decay of a row, for its commit.
+    fn keep_terms(&self, i: usize, row: usize, keeps_keys: bool) {
+        let layout = &self.inputs.op.layout;
+        let width = layout.term_width();
+        let decay = row * width + layout.decay_term(self.inputs.head);
+        // SAFETY: each head has its decay, and only the first value head of a key head keeps the key.
+        let of_head = unsafe { self.terms.range(decay..decay + 1) };
+        of_head[0] = self.prepared.decay[i];
+        if keeps_keys {
+            let key = row * width + layout.key_terms(self.inputs.key_head());
+            // SAFETY: as above.
+            let key = unsafe { self.terms.range(key..key + layout.key_head_dim) };
+            key.copy_from_slice(self.prepared.vectors(i).k);
+        }
+    }
+
+    /// The rows `visits` of the walk for one strip of columns; returns where it ends.
+    #[inline(always)]
+    fn walk_strip<S: Simd, const N: usize>(&mut self, s: S, visits: std::ops::Range<usize>, strip: Strip) -> usize {
+        let strip = strip.vectors::<N>();
+        let committed = self.states.committed;
+        let States { current, saved, .. } = &mut self.states;
+        let len = committed.len();
+        let mut carried = None;
+        for (i, place) in visits.clone().enumerate() {
+            let visit = self.walk[place];
+            let before: &[f32] = match visit.start {
+                DeltaStart::Committed => committed,
+                DeltaStart::Previous => current,
+                DeltaStart::Saved(slot) => &saved[slot * len..][..len],
+            };
+            let with = self.prepared.vectors(i);
+            let reads = match carried.take() {
+                Some(reads) => reads,
+                None => strip.read::<S, N>(s, before, with),
+            };
+            let u = output(s, &self.inputs, &self.prepared, i, visit.row, strip, reads, self.terms, self.out);
+            let next = self.walk.get(place + 1).filter(|next| next.start == DeltaStart::Previous);
+            if next.is_none() && visit.save.is_none() {
+                continue;
+            }
+            match visit.start {
+                DeltaStart::Committed => strip.copy(committed, current),
+                DeltaStart::Previous => {}
+                DeltaStart::Saved(slot) => strip.copy(&saved[slot * len..][..len], current),
+            }
+            let decay = self.prepared.decay[i];
+            if next.is_some() && place + 1 < visits.end {
+                let next = self.prepared.vectors(i + 1);
+                carried = Some(strip.write_and_read(s, current, decay, with.k, u, next));
+            } else {
+                strip.write(s, current, decay, with.k, u);
+            }
+            if let Some(slot) = visit.save {
+                strip.copy(current, &mut saved[slot * len..][..len]);
+            }
+        }
+        strip.end
+    }
+}
+
+/// Writes the outputs of a strip of columns and what the head writes there, which is returned.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the parts of a `WalkHead` whose states are borrowed")]
+fn output<S: Simd, const N: usize>(
+    s: S,
+    inputs: &HeadInputs<'_>,
+    prepared: &Prepared<'_>,
+    i: usize,
+    row: usize,
+    strip: Strip,
+    [by_key, by_query]: Reads<S, N>,
+    terms: Shared<'_, f32>,
+    out: Shared<'_, f32>,
+) -> [S::F32; N] {
+    let layout = &inputs.op.layout;
+    let [_, _, v] = inputs.vectors(row);
+    let (decay, beta, kq) = (s.splat(prepared.decay[i]), s.splat(prepared.beta[i]), s.splat(prepared.kq[i]));
+    let term = row * layout.term_width() + layout.write_terms(inputs.head);
+    let place = row * inputs.op.out.width + inputs.head * strip.width;
+    let mut written = [s.splat(0.0); N];
+    for n in 0..N {
+        let part = strip.part::<N>(n);
+        let u = s.mul(beta, s.sub(load_part(s, &v[part.clone()]), s.mul(decay, by_key[n])));
+        let y = s.fma(kq, u, s.mul(decay, by_query[n]));
+        // SAFETY: each head of a row belongs to one chunk.
+        let (term, out) = unsafe {
+            (terms.range(term + part.start..term + part.end), out.range(place + part.start..place + part.end))
+        };
+        store_part(s, u, term);
+        store_part(s, y, out);
+        written[n] = u;
+    }
+    written
+}
+
 /// The rows of a path, for one value head whose state moves along.
 struct AdvanceHead<'a> {
-    inputs: HeadInputs<'a>,
+    op: &'a GatedDelta,
+    /// `[rows, term_width]`.
+    terms: &'a [f32],
+    head: usize,
     path: &'a [usize],
     state: &'a mut [f32],
-    memory: &'a mut [f32],
 }
 
 impl Kernel for AdvanceHead<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let mut step = Step::new(self.memory, &self.inputs.op.layout);
-        for &row in self.path {
-            step.read(s, &self.inputs, row, self.state);
-            step.write(s, self.state);
+    fn run<S: Simd>(mut self, s: S) {
+        let width = self.op.layout.value_head_dim;
+        let mut column = 0;
+        while column < width {
+            let strip = Strip::after(column, width);
+            column = if self.path.len() == 1 && width - column >= WIDE * LANES {
+                self.advance_strip::<S, WIDE>(s, strip)
+            } else if width - column >= NARROW * LANES {
+                self.advance_strip::<S, NARROW>(s, strip)
+            } else {
+                self.advance_strip::<S, 1>(s, strip)
+            };
         }
+    }
+}
+
+impl AdvanceHead<'_> {
+    #[inline(always)]
+    fn advance_strip<S: Simd, const N: usize>(&mut self, s: S, strip: Strip) -> usize {
+        let strip = strip.vectors::<N>();
+        let layout = &self.op.layout;
+        let key_head = self.op.key_head_order.key_head(self.head, layout);
+        let [keys, writes, decay] =
+            [layout.key_terms(key_head), layout.write_terms(self.head), layout.decay_term(self.head)];
+        for &row in self.path {
+            let terms = &self.terms[row * layout.term_width()..][..layout.term_width()];
+            let mut u = [s.splat(0.0); N];
+            for n in 0..N {
+                u[n] = load_part(s, &terms[writes..][strip.part::<N>(n)]);
+            }
+            strip.write(s, self.state, terms[decay], &terms[keys..][..layout.key_head_dim], u);
+        }
+        strip.end
     }
 }

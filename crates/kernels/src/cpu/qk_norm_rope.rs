@@ -18,7 +18,7 @@ pub(super) fn qk_norm_rope(cpu: &Kernels, op: &QkNormRope, run: &mut Run<'_>) {
         DType::F32 => rows::<f32>(cpu, op, run),
         DType::F16 => rows::<f16>(cpu, op, run),
         DType::BF16 => rows::<bf16>(cpu, op, run),
-        DType::I32 => unreachable!("a recording refuses integer caches"),
+        DType::I32 | DType::I8 => unreachable!("a recording refuses integer candidates"),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Memory that ops need besides their tensors; grown when a pass is prepared, so that no pass allocates.
 
 use super::activations::ActivationGroup;
+use super::attention::AttentionScratch;
 use super::experts::ExpertScratch;
+use super::gated_delta;
 use super::product::{Move, TileScratch};
 use super::weight::{CpuWeight, cpu_weight};
 use crate::{Activations, GROUP, Op, Recording};
@@ -23,6 +25,7 @@ pub(super) struct Scratch {
     pub(super) tiles: Vec<TileScratch>,
     pub(super) workers: Vec<WorkerScratch>,
     pub(super) experts: ExpertScratch,
+    pub(super) attention: AttentionScratch,
 }
 
 /// Memory of one thread.
@@ -73,11 +76,15 @@ impl Scratch {
                     }
                 }
                 Op::QkNormRope(op) => self.reserve_values(4 * op.shape.head_dim + op.rope.rotary_dim()),
-                Op::Attention(_) => self.reserve_paths(recording.capacity.rows),
+                Op::Attention(op) => {
+                    self.reserve_paths(recording.capacity.rows);
+                    self.reserve_values(AttentionScratch::per_worker(op, recording.capacity.rows));
+                    self.attention.reserve(op, recording, self.workers.len());
+                }
                 Op::Route(op) => self.reserve_values(op.logits.width),
                 Op::GatedDelta(op) => {
                     let layout = &op.layout;
-                    self.reserve_values(2 * layout.key_head_dim + 2 * layout.value_head_dim);
+                    self.reserve_values(gated_delta::memory(layout));
                     let saved = SAVED_STATES.min(rows / 2);
                     self.reserve_states((1 + saved) * layout.key_head_dim * layout.value_head_dim);
                 }

@@ -64,15 +64,6 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn exp2_of_rounded(self, x: Self::F32) -> Self::F32;
     /// Sum of the lanes: halves are added until one is left.
     fn sum(self, x: Self::F32) -> f32;
-    /// Sums of the lanes of 16 vectors, each in the order of [`sum`](Self::sum).
-    #[inline(always)]
-    fn sums(self, x: &[Self::F32; LANES]) -> [f32; LANES] {
-        let mut out = [0.0; LANES];
-        for (out, &x) in out.iter_mut().zip(x) {
-            *out = self.sum(x);
-        }
-        out
-    }
     /// Largest lane.
     fn max_lane(self, x: Self::F32) -> f32;
 

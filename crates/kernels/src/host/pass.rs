@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytemuck::Pod;
+
 use super::state::HostState;
 use super::weight::is_host_param;
 use super::{Buffer, Run};
@@ -201,7 +203,9 @@ impl<K: HostKernels> Pass for HostPass<K> {
             match commit {
                 Commit::Attention(op) => commit_attention(op, &run, path, state),
                 Commit::Window(op) => {
-                    for inputs in path.iter().map(|&row| row_of(&run, op.x, row)) {
+                    // Earlier rows would leave the window again.
+                    let kept = path.len().saturating_sub(op.layout.conv_kernel_dim);
+                    for inputs in path[kept..].iter().map(|&row| row_of(&run, op.x, row)) {
                         state.delta[op.slot].push_window(inputs);
                     }
                 }
@@ -252,13 +256,22 @@ fn execute<K: HostKernels>(kernels: &K, op: &Op, run: &mut Run<'_>) {
 
 /// Appends the key and value rows of `path` to a cache.
 fn commit_attention(op: &Attention, run: &Run<'_>, path: &[usize], state: &mut HostState) {
-    let width = op.layout.width() * op.layout.dtype.size_bytes();
-    let bytes = |tensor: Tensor, row: usize| {
-        let all = &run.buffers[run.plan.buffer_of[tensor.index()]];
-        &all.slice::<u8>((row + 1) * width)[row * width..]
-    };
-    for (place, &row) in path.iter().enumerate() {
-        state.attention[op.slot].append(state.len + place, bytes(op.k, row), bytes(op.v, row));
+    fn tokens<'a, T: Pod>(op: &Attention, run: &'a Run<'_>, path: &[usize]) -> impl Iterator<Item = [&'a [T]; 2]> {
+        let (keys, values, width) = (run.read::<T>(op.k), run.read::<T>(op.v), op.layout.width());
+        path.iter().map(move |row| [&keys[row * width..][..width], &values[row * width..][..width]])
+    }
+    let cache = &mut state.attention[op.slot];
+    match op.layout.dtype {
+        DType::F16 | DType::BF16 => {
+            for (place, [keys, values]) in tokens::<u16>(op, run, path).enumerate() {
+                cache.append(state.len + place, keys, values);
+            }
+        }
+        DType::F32 | DType::I32 | DType::I8 => {
+            for (place, [keys, values]) in tokens::<f32>(op, run, path).enumerate() {
+                cache.append_floats(state.len + place, keys, values);
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Softmax attention over the committed cache and the rows of the pass.
 
 use super::{AttentionShape, check};
-use crate::{KernelError, KvLayout, Tensor};
+use crate::{DType, KernelError, KvLayout, Tensor};
 
 /// Grouped-query attention of each row over its sequence's cache and over its own ancestors in the pass.
 ///
@@ -24,9 +24,10 @@ pub struct Attention {
     pub scale: f32,
     /// Rotated queries: `[rows, heads · head_dim]`, f32.
     pub q: Tensor,
-    /// Rotated keys: `[rows, kv_heads · head_dim]`, type of the cache. Appended to the cache by a commit.
+    /// Rotated keys: `[rows, kv_heads · head_dim]`, [type of candidates](DType::of_candidates). Appended to the cache by
+    /// a commit; rows see each other's keys and values as the cache will hold them.
     pub k: Tensor,
-    /// Values: `[rows, kv_heads · head_dim]`, type of the cache. Appended to the cache by a commit.
+    /// Values: `[rows, kv_heads · head_dim]`, type of candidates. Appended to the cache by a commit.
     pub v: Tensor,
     /// Output gate before the sigmoid: `[rows, heads · head_dim]`, f32.
     pub gate: Option<Tensor>,
@@ -43,10 +44,13 @@ impl Attention {
         check::argument(OP, "heads", shape.num_attention_heads, divides, "a multiple of the key-value heads")?;
         check::size(OP, "layout heads", self.layout.num_key_value_heads, shape.num_key_value_heads)?;
         check::size(OP, "layout head_dim", self.layout.head_dim, shape.head_dim)?;
+        if self.layout.dtype == DType::I32 {
+            return Err(KernelError::DType { op: OP, argument: "layout", found: DType::I32, expected: DType::F32 });
+        }
         check::over_rows(OP, "q", self.q)?;
         check::activation(OP, "q", self.q, shape.query_width())?;
         for (name, tensor) in [("k", self.k), ("v", self.v)] {
-            check::dtype(OP, name, tensor, self.layout.dtype)?;
+            check::dtype(OP, name, tensor, self.layout.dtype.of_candidates())?;
             check::size(OP, name, tensor.width, shape.key_value_width())?;
         }
         match self.gate {

@@ -31,8 +31,9 @@ impl KeyHeadOrder {
 /// S ← exp(g) S        u = beta (v − Sᵀ k)        S ← S + k uᵀ        out = Sᵀ q
 /// ```
 ///
-/// Sums in f32. A row's arithmetic is that of plain decoding whatever tree it stands in, and a commit repeats it along
-/// the accepted path, so committed states are the states of plain decoding bit for bit.
+/// Sums in f32. A row's arithmetic is that of plain decoding whatever tree it stands in. A commit repeats the last update of
+/// the state along the accepted path, with the terms that the pass kept, so committed states are the states of plain
+/// decoding bit for bit.
 /// Source: arXiv:2412.06464, the gated delta rule.
 #[derive(Clone, Debug)]
 pub struct GatedDelta {
@@ -48,6 +49,8 @@ pub struct GatedDelta {
     pub beta: Tensor,
     /// Which key head a value head reads.
     pub key_head_order: KeyHeadOrder,
+    /// What a commit needs of each row, laid out as [`DeltaLayout::term_width`] says: `k`, `u` and `exp(g)`, f32.
+    pub terms: Tensor,
     /// `[rows, value_heads · value_dim]`, f32.
     pub out: Tensor,
 }

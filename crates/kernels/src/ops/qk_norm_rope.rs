@@ -65,7 +65,8 @@ impl Rope {
     }
 }
 
-/// Normalizes and rotates the query and key heads of each row, and casts keys and values to the cache's type.
+/// Normalizes and rotates the query and key heads of each row, and casts keys and values to the
+/// [type of candidates](DType::of_candidates) of the cache.
 ///
 /// ```text
 /// q′ = rope(norm(q) · q_norm)      k′ = rope(norm(k) · k_norm)      v′ = v
@@ -95,9 +96,9 @@ pub struct QkNormRope {
     pub out_q: Tensor,
     /// `[rows, heads · head_dim]`, f32, if `q` carries gates.
     pub out_gate: Option<Tensor>,
-    /// `[rows, kv_heads · head_dim]`, type of the cache.
+    /// `[rows, kv_heads · head_dim]`, type of candidates of the cache.
     pub out_k: Tensor,
-    /// `[rows, kv_heads · head_dim]`, type of the cache.
+    /// `[rows, kv_heads · head_dim]`, type of candidates of the cache.
     pub out_v: Tensor,
 }
 
@@ -113,8 +114,8 @@ impl QkNormRope {
         for norm in [&self.q_norm, &self.k_norm].into_iter().flatten() {
             check::size(OP, "q_norm or k_norm", norm.len, shape.head_dim)?;
         }
-        if self.out_k.dtype == DType::I32 {
-            return Err(KernelError::DType { op: OP, argument: "cache", found: DType::I32, expected: DType::F32 });
+        if let found @ (DType::I32 | DType::I8) = self.out_k.dtype {
+            return Err(KernelError::DType { op: OP, argument: "cache", found, expected: DType::F32 });
         }
         let rotary_dim = self.rope.rotary_dim();
         check::argument(OP, "rotary_dim", rotary_dim, rotary_dim <= shape.head_dim, "at most `head_dim`")

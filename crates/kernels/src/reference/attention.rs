@@ -1,19 +1,12 @@
 use half::{bf16, f16};
 
-use crate::DType;
 use crate::host::{Element, KV_BLOCK, KvView, Run};
 use crate::ops::Attention;
+use crate::quantize::int8_head;
+use crate::{DType, Tensor};
 
 pub(super) fn attention(op: &Attention, run: &mut Run<'_>) {
-    match op.layout.dtype {
-        DType::F32 => attend::<f32>(op, run),
-        DType::F16 => attend::<f16>(op, run),
-        DType::BF16 => attend::<bf16>(op, run),
-        DType::I32 => unreachable!("a recording refuses integer caches"),
-    }
-}
-
-fn attend<T: Element>(op: &Attention, run: &mut Run<'_>) {
+    let candidates = [op.k, op.v].map(|tensor| candidates(op, run, tensor));
     let (heads, head_dim) = (op.shape.num_attention_heads, op.shape.head_dim);
     let queries_per_key = heads / op.shape.num_key_value_heads;
     let mut path = Vec::new();
@@ -21,8 +14,8 @@ fn attend<T: Element>(op: &Attention, run: &mut Run<'_>) {
         let q = run.read::<f32>(op.q);
         for (i, out) in out.chunks_exact_mut(head_dim).enumerate() {
             run.rows().path_into(i / heads, &mut path);
-            let seen = Seen { op, run, path: &path, head: i % heads / queries_per_key };
-            attend_head::<T>(&seen, &q[i * head_dim..][..head_dim], out);
+            let seen = Seen { op, run, candidates: &candidates, path: &path, head: i % heads / queries_per_key };
+            attend_head(&seen, &q[i * head_dim..][..head_dim], out);
         }
         let Some(gate) = op.gate else { return };
         for (out, &gate) in out.iter_mut().zip(run.read::<f32>(gate)) {
@@ -31,11 +24,32 @@ fn attend<T: Element>(op: &Attention, run: &mut Run<'_>) {
     });
 }
 
+/// Keys or values of the rows of the pass, `[rows, kv_heads · head_dim]`, as the cache will hold them.
+fn candidates(op: &Attention, run: &Run<'_>, tensor: Tensor) -> Vec<f32> {
+    fn floats<T: Element>(run: &Run<'_>, tensor: Tensor) -> Vec<f32> {
+        run.read::<T>(tensor).iter().map(|x| x.to_f32()).collect()
+    }
+    match op.layout.dtype {
+        DType::F32 | DType::I32 => floats::<f32>(run, tensor),
+        DType::F16 => floats::<f16>(run, tensor),
+        DType::BF16 => floats::<bf16>(run, tensor),
+        DType::I8 => {
+            let mut values = floats::<f32>(run, tensor);
+            for head in values.chunks_exact_mut(op.shape.head_dim) {
+                let mut codes = vec![0; head.len()];
+                let scale = int8_head(head, &mut codes).to_f32();
+                head.iter_mut().zip(codes).for_each(|(x, code)| *x = scale * f32::from(code));
+            }
+            values
+        }
+    }
+}
+
 /// `out = softmax(scale · q Kᵀ) V` of one head of one row: one pass for the scores, one for the sum.
-fn attend_head<T: Element>(seen: &Seen<'_>, q: &[f32], out: &mut [f32]) {
+fn attend_head(seen: &Seen<'_>, q: &[f32], out: &mut [f32]) {
     let scores: Vec<f32> = (0..seen.len())
         .map(|position| {
-            let dot: f32 = q.iter().zip(seen.key::<T>(position)).map(|(q, k)| q * k.to_f32()).sum();
+            let dot: f32 = q.iter().zip(seen.vector(position, Part::Key)).map(|(q, k)| q * k).sum();
             seen.op.scale * dot
         })
         .collect();
@@ -44,8 +58,8 @@ fn attend_head<T: Element>(seen: &Seen<'_>, q: &[f32], out: &mut [f32]) {
     let sum: f32 = weights.iter().sum();
     out.fill(0.0);
     for (position, weight) in weights.iter().enumerate() {
-        for (out, value) in out.iter_mut().zip(seen.value::<T>(position)) {
-            *out += weight / sum * value.to_f32();
+        for (out, value) in out.iter_mut().zip(seen.vector(position, Part::Value)) {
+            *out += weight / sum * value;
         }
     }
 }
@@ -54,6 +68,8 @@ fn attend_head<T: Element>(seen: &Seen<'_>, q: &[f32], out: &mut [f32]) {
 struct Seen<'a> {
     op: &'a Attention,
     run: &'a Run<'a>,
+    /// Keys and values of the rows of the pass.
+    candidates: &'a [Vec<f32>; 2],
     path: &'a [usize],
     head: usize,
 }
@@ -68,29 +84,24 @@ impl<'a> Seen<'a> {
         self.committed() + self.path.len()
     }
 
-    fn key<T: Element>(&self, position: usize) -> &'a [T] {
-        self.vector(position, Part::Key)
-    }
-
-    fn value<T: Element>(&self, position: usize) -> &'a [T] {
-        self.vector(position, Part::Value)
-    }
-
-    fn vector<T: Element>(&self, position: usize, part: Part) -> &'a [T] {
+    fn vector(&self, position: usize, part: Part) -> impl Iterator<Item = f32> {
         let head_dim = self.op.shape.head_dim;
-        let (all, start): (&[T], usize) = match position.checked_sub(self.committed()) {
-            Some(place) => {
-                let tensor = if part == Part::Key { self.op.k } else { self.op.v };
-                (self.run.read(tensor), self.path[place] * tensor.width + self.head * head_dim)
-            }
-            None => {
-                let state = self.run.state(self.run.rows().sequence(self.path[0]));
-                let view: KvView<'_> = state.attention(self.op.slot).view(position / KV_BLOCK, self.head);
-                let all = if part == Part::Key { view.keys() } else { view.values() };
-                (all, position % KV_BLOCK * head_dim)
-            }
-        };
-        &all[start..][..head_dim]
+        (0..head_dim).map(move |i| match (position.checked_sub(self.committed()), part) {
+            (Some(place), Part::Key) => self.candidates[0][self.candidate(place) + i],
+            (Some(place), Part::Value) => self.candidates[1][self.candidate(place) + i],
+            (None, Part::Key) => self.committed_block(position).key(position % KV_BLOCK, i),
+            (None, Part::Value) => self.committed_block(position).value(position % KV_BLOCK, i),
+        })
+    }
+
+    /// Where the head of a row of the path starts.
+    fn candidate(&self, place: usize) -> usize {
+        self.path[place] * self.op.shape.key_value_width() + self.head * self.op.shape.head_dim
+    }
+
+    fn committed_block(&self, position: usize) -> KvView<'a> {
+        let state = self.run.state(self.run.rows().sequence(self.path[0]));
+        state.attention(self.op.slot).view(position / KV_BLOCK, self.head)
     }
 }
 

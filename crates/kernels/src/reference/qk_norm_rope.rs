@@ -64,7 +64,7 @@ fn cast(run: &mut Run<'_>, out: Tensor, values: &[f32]) {
         DType::F32 => store::<f32>(run, out, values),
         DType::F16 => store::<f16>(run, out, values),
         DType::BF16 => store::<bf16>(run, out, values),
-        DType::I32 => unreachable!("a recording refuses integer caches"),
+        DType::I32 | DType::I8 => unreachable!("a recording refuses integer candidates"),
     }
 }
 

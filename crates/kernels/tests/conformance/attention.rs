@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use pleach_kernels::ops::{AttentionShape, Rope, RopePairing};
+use pleach_kernels::quantize::int8_head;
 use pleach_kernels::{DType, HeadRows, KernelError, KvLayout, Ops, Param, Rows, StateLayout, StateValues, Tensor};
 
 use super::pointwise::{normalized, sigmoid};
@@ -12,13 +13,19 @@ use crate::support::{Tolerance, wide};
 /// Sums over some hundred positions, exponentials, and a division.
 const ATTENTION: Tolerance = Tolerance { absolute: 1e-6, relative: 5e-6 };
 
-/// A value as a cache of type `dtype` keeps it.
-fn rounded(value: f32, dtype: DType) -> f64 {
-    f64::from(match dtype {
-        DType::F16 => f16::from_f32(value).to_f32(),
-        DType::BF16 => bf16::from_f32(value).to_f32(),
-        DType::F32 | DType::I32 => value,
-    })
+/// A head as a cache of type `dtype` keeps it.
+fn rounded(head: &[f32], dtype: DType) -> Vec<f64> {
+    let each = |round: fn(f32) -> f32| head.iter().map(|&x| f64::from(round(x))).collect();
+    match dtype {
+        DType::F16 => each(|x| f16::from_f32(x).to_f32()),
+        DType::BF16 => each(|x| bf16::from_f32(x).to_f32()),
+        DType::F32 | DType::I32 => each(|x| x),
+        DType::I8 => {
+            let mut codes = vec![0; head.len()];
+            let scale = int8_head(head, &mut codes).to_f64();
+            codes.into_iter().map(|code| scale * f64::from(code)).collect()
+        }
+    }
 }
 
 fn layout(shape: AttentionShape, dtype: DType) -> KvLayout {
@@ -82,7 +89,7 @@ impl Attend<'_> {
         let dim = self.shape.head_dim;
         let pair = |keys: &[f32], values: &[f32], token: usize| {
             let start = (token * self.shape.num_key_value_heads + kv_head) * dim;
-            let cut = |all: &[f32]| all[start..start + dim].iter().map(|&x| rounded(x, self.dtype)).collect();
+            let cut = |all: &[f32]| rounded(&all[start..start + dim], self.dtype);
             (cut(keys), cut(values))
         };
         let state = &self.states[self.rows.sequence(row)];
@@ -144,8 +151,11 @@ fn trees_of_every_shape() {
 
 #[test]
 fn caches_of_every_type() {
-    for dtype in [DType::F32, DType::F16, DType::BF16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I8] {
         check_attention(20, SMALL, dtype, true, &[(70, 6, Shape::Random)]);
+        // One row reads the cache as it is stored, many convert it first.
+        check_attention(21, SMALL, dtype, false, &[(150, 1, Shape::Chain)]);
+        check_attention(22, SMALL, dtype, false, &[(75, 40, Shape::Chain), (3, 9, Shape::Binary)]);
     }
 }
 
@@ -158,6 +168,17 @@ fn caches_around_block_ends() {
     check_attention(40, SMALL, DType::BF16, false, &[(60, 64, Shape::Random)]);
 }
 
+/// Long enough for the blocks of one row to be shared out among threads, in several waves.
+#[test]
+fn long_contexts() {
+    for (dtype, shape) in [(DType::F16, Shape::Chain), (DType::I8, Shape::Binary)] {
+        check_attention(45, SMALL, dtype, true, &[(1000, 1, shape)]);
+        check_attention(46, SMALL, dtype, true, &[(700, 5, shape), (10, 2, shape)]);
+    }
+    let wide = AttentionShape { num_attention_heads: 20, num_key_value_heads: 1, head_dim: 256 };
+    check_attention(47, wide, DType::F16, false, &[(2500, 3, Shape::Star)]);
+}
+
 #[test]
 fn several_sequences_do_not_see_each_other() {
     let trees = [(3, 5, Shape::Star), (0, 1, Shape::Chain), (90, 9, Shape::Random), (64, 4, Shape::Binary)];
@@ -166,9 +187,12 @@ fn several_sequences_do_not_see_each_other() {
 
 #[test]
 fn heads_of_real_sizes() {
-    for (heads, kv_heads, head_dim) in [(1, 1, 64), (9, 3, 64), (8, 1, 128), (4, 4, 256), (2, 1, 5)] {
+    for (heads, kv_heads, head_dim) in
+        [(1, 1, 64), (9, 3, 64), (8, 1, 128), (4, 4, 256), (2, 1, 5), (40, 1, 80), (6, 1, 24)]
+    {
         let shape = AttentionShape { num_attention_heads: heads, num_key_value_heads: kv_heads, head_dim };
         check_attention(60, shape, DType::F16, false, &[(33, 4, Shape::Random)]);
+        check_attention(61, shape, DType::I8, false, &[(65, 6, Shape::Chain)]);
     }
 }
 

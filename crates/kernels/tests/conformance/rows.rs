@@ -7,12 +7,13 @@ use crate::support::model::{Kind, Model, USUAL, VOCAB};
 use crate::support::random::{Random, SHAPES, Shape, Tree, forest};
 use crate::support::{bits, devices};
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 6] = [
     USUAL,
     Kind { cache: DType::F32, weights: WeightFormat::Float(FloatFormat::F32), activations: Activations::Float },
     Kind { cache: DType::BF16, weights: WeightFormat::Q4_1, activations: Activations::Int8PerGroup },
     Kind { cache: DType::F16, weights: WeightFormat::Int8PerRow, activations: Activations::Int8PerRow },
     Kind { cache: DType::F16, weights: WeightFormat::Q5_0, activations: Activations::Float },
+    Kind { cache: DType::I8, weights: WeightFormat::Q8_0, activations: Activations::Int8PerGroup },
 ];
 
 const CAPACITY: Capacity = Capacity { rows: 96, outputs: 1 };
@@ -147,6 +148,32 @@ fn every_cache_and_weight_keeps_the_promise() {
     for device in devices() {
         for (seed, kind) in KINDS.into_iter().enumerate() {
             check_company(&*device, kind, seed as u64);
+        }
+    }
+}
+
+/// The blocks of a long context are shared out among threads for few rows and not for many; nobody can tell.
+#[test]
+fn a_long_context_gives_the_same_bits_however_it_is_shared_out() {
+    for device in devices() {
+        for cache in [DType::F16, DType::I8] {
+            let mut model = model(&*device, Kind { cache, ..USUAL });
+            let mut random = Random::new(5);
+            let mut state = device.state(&model.layout).unwrap();
+            for _ in 0..5 {
+                alone(&mut model, random.tokens(61, VOCAB), &*state);
+                model.pass.commit(&(0..61).collect::<Vec<_>>(), &mut *state).unwrap();
+            }
+            let tree = Tree { len: 305, tokens: random.tokens(70, VOCAB), parents: random.tree(Shape::Random, 70) };
+            let rows = forest(std::slice::from_ref(&tree));
+            let together = model.run(&rows, &[&*state]);
+            let mut path = Vec::new();
+            for row in [0, 5, 33, 69] {
+                rows.path_into(row, &mut path);
+                let tokens: Vec<_> = path.iter().map(|&row| tree.tokens[row]).collect();
+                let committed = one_by_one(&mut model, &tokens, &mut *state.snapshot());
+                assert_eq!(bits(&together[row]), bits(&committed), "{} {cache:?}: row {row}", device.describe());
+            }
         }
     }
 }

@@ -6,6 +6,8 @@ use crate::support::model::{Kind, Model, USUAL};
 use crate::support::random::{Random, Tree, forest};
 use crate::support::{bits, devices};
 
+const CACHES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::I8];
+
 fn model(device: &dyn Device, cache: DType) -> Model {
     Model::new(device, Kind { cache, ..USUAL }, Capacity { rows: 80, outputs: 1 })
 }
@@ -25,7 +27,7 @@ fn commit_chain(model: &mut Model, tokens: &[u32], state: &mut dyn State) -> Vec
 fn a_commit_and_what_follows_are_one_long_run() {
     let tokens: Vec<u32> = Random::new(1).tokens(75, 40);
     for device in devices() {
-        for cache in [DType::F32, DType::F16, DType::BF16] {
+        for cache in CACHES {
             let mut model = model(&*device, cache);
             let mut whole = device.state(&model.layout).unwrap();
             let long = commit_chain(&mut model, &tokens, &mut *whole);
@@ -117,7 +119,7 @@ fn snapshots_are_isolated_both_ways() {
 #[test]
 fn a_stored_state_goes_on_like_the_original() {
     for device in devices() {
-        for cache in [DType::F32, DType::F16, DType::BF16] {
+        for cache in CACHES {
             let mut model = model(&*device, cache);
             let mut state = device.state(&model.layout).unwrap();
             commit_chain(&mut model, &[7; 70], &mut *state);

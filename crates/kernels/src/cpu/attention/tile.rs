@@ -1,0 +1,616 @@
+//! The queries that share keys and values: some rows of one sequence, with all query heads of a key-value head.
+
+use std::ops::Range;
+
+use super::cached::{Cached, Load, scale_by, widen};
+use super::candidates::HeadCandidates;
+use super::softmax::{Softmax, merge_outputs, weights};
+use crate::cpu::InstructionSet;
+use crate::cpu::instruction_set::Kernel;
+use crate::cpu::simd::{LANES, Simd};
+use crate::host::{KEY_PANEL, KV_BLOCK, KvView, Run};
+use crate::ops::Attention;
+
+/// Queries whose sums stay in registers together.
+const TOGETHER: usize = 4;
+
+/// Vectors whose sums stay in registers together where a vector is one register of 32; elsewhere it is one.
+const STRIP: usize = 4;
+
+/// Whether a vector is one register. How many sums are kept in registers changes no bit of them.
+const fn is_one_register<S: Simd>() -> bool {
+    size_of::<S::F32>() == align_of::<S::F32>()
+}
+
+/// Whether a vector is in registers at all.
+const fn is_in_registers<S: Simd>() -> bool {
+    align_of::<S::F32>() > align_of::<f32>()
+}
+
+/// Consecutive rows of one sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cpu) struct Tile {
+    pub(super) rows: Range<usize>,
+    /// First row of their sequence.
+    pub(super) first: usize,
+    /// Committed tokens of their sequence.
+    pub(super) committed: usize,
+    /// Whether each row of the sequence, up to the last of the tile, continues the one before it.
+    pub(super) chain: bool,
+    /// Positions that the rows see at most.
+    pub(super) depth: usize,
+}
+
+impl Tile {
+    /// Blocks of positions that the rows see.
+    pub(super) fn blocks(&self) -> usize {
+        self.depth.div_ceil(KV_BLOCK)
+    }
+}
+
+/// Sizes of an attention layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) kv_heads: usize,
+    /// Query heads per key-value head.
+    pub(super) group: usize,
+    pub(super) head_dim: usize,
+    /// `head_dim` in whole vectors.
+    pub(super) padded_dim: usize,
+    /// Rows of a tile at most.
+    pub(super) rows: usize,
+}
+
+impl Sizes {
+    /// Queries of a tile that meet a block of keys and values while it is in the first two caches.
+    const QUERIES: usize = 32;
+
+    pub(super) fn new(op: &Attention) -> Self {
+        let (kv_heads, head_dim) = (op.shape.num_key_value_heads, op.shape.head_dim);
+        let group = op.shape.num_attention_heads / kv_heads;
+        let padded_dim = head_dim.next_multiple_of(LANES);
+        Self { kv_heads, group, head_dim, padded_dim, rows: (Self::QUERIES / group.max(1)).max(1) }
+    }
+
+    /// Lanes of a value per query.
+    pub(super) fn lanes(&self) -> usize {
+        (self.rows * self.group).next_multiple_of(LANES)
+    }
+
+    /// Outputs of all queries of a tile.
+    pub(super) fn outputs(&self) -> usize {
+        self.rows * self.group * self.padded_dim
+    }
+
+    /// Floats of [`Memory`] for a pass of `rows` rows.
+    pub(super) fn memory(&self, rows: usize) -> usize {
+        let queries = self.rows * self.group;
+        let block = KV_BLOCK * (self.head_dim + self.padded_dim + 2);
+        let scores = queries * (KV_BLOCK + candidate_columns(rows));
+        block + scores + 2 * self.outputs() + 6 * self.lanes()
+    }
+}
+
+/// Scores of candidates per query: `rows` rows may touch one panel more than they fill.
+fn candidate_columns(rows: usize) -> usize {
+    rows.next_multiple_of(KEY_PANEL) + KEY_PANEL
+}
+
+/// Working memory of a tile.
+pub(super) struct Memory<'m> {
+    /// A block of keys in f32.
+    keys: &'m mut [f32],
+    /// A block of values in f32.
+    values: &'m mut [f32],
+    key_scales: &'m mut [f32],
+    value_scales: &'m mut [f32],
+    /// Scores, then weights: `[queries, KV_BLOCK]`.
+    scores: &'m mut [f32],
+    /// `[queries, columns]`.
+    candidate_scores: &'m mut [f32],
+    columns: usize,
+    /// What the block adds: `[queries, padded_dim]`.
+    pub(super) sums: &'m mut [f32],
+    pub(super) block: Softmax<'m>,
+    /// Over the blocks so far: `[queries, padded_dim]`.
+    pub(super) outputs: &'m mut [f32],
+    pub(super) total: Softmax<'m>,
+    before: &'m mut [f32],
+    factor: &'m mut [f32],
+}
+
+impl<'m> Memory<'m> {
+    pub(super) fn new(memory: &'m mut [f32], sizes: &Sizes, rows: usize) -> Self {
+        let (queries, lanes, columns) = (sizes.rows * sizes.group, sizes.lanes(), candidate_columns(rows));
+        let mut rest = memory;
+        let mut take = |len: usize| {
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = after;
+            part
+        };
+        Self {
+            keys: take(KV_BLOCK * sizes.head_dim),
+            values: take(KV_BLOCK * sizes.padded_dim),
+            key_scales: take(KV_BLOCK),
+            value_scales: take(KV_BLOCK),
+            scores: take(queries * KV_BLOCK),
+            candidate_scores: take(queries * columns),
+            columns,
+            sums: take(sizes.outputs()),
+            block: Softmax { max: take(lanes), sum: take(lanes) },
+            outputs: take(sizes.outputs()),
+            total: Softmax { max: take(lanes), sum: take(lanes) },
+            before: take(lanes),
+            factor: take(lanes),
+        }
+    }
+
+    /// Starts the sums over blocks.
+    pub(super) fn clear(&mut self) {
+        self.outputs.fill(0.0);
+        self.total.clear();
+    }
+}
+
+/// One key-value head of a tile.
+#[derive(Clone, Copy)]
+pub(super) struct TileHead<'a> {
+    pub(super) set: InstructionSet,
+    pub(super) op: &'a Attention,
+    pub(super) run: &'a Run<'a>,
+    pub(super) sizes: Sizes,
+    pub(super) tile: &'a Tile,
+    pub(super) head: usize,
+    pub(super) candidates: HeadCandidates<'a>,
+}
+
+/// The rows of a path, by place.
+#[derive(Clone, Copy)]
+enum Lineage<'p> {
+    /// They follow each other.
+    Chain {
+        first: usize,
+    },
+    Tree(&'p [usize]),
+}
+
+impl Lineage<'_> {
+    #[inline(always)]
+    fn row(self, place: usize) -> usize {
+        match self {
+            Self::Chain { first } => first + place,
+            Self::Tree(path) => path[place],
+        }
+    }
+}
+
+/// Places of one block that a row sees.
+#[derive(Clone, Copy)]
+struct Places {
+    /// Below this one they are committed.
+    committed: usize,
+    /// Place in a path of the candidate at place 0; negative if its block starts with committed tokens.
+    start: isize,
+    seen: usize,
+}
+
+impl Places {
+    #[inline(always)]
+    fn in_path(self, place: usize) -> usize {
+        place.wrapping_add_signed(self.start)
+    }
+}
+
+impl<'a> TileHead<'a> {
+    fn queries(&self) -> usize {
+        self.tile.rows.len() * self.sizes.group
+    }
+
+    #[inline(always)]
+    fn query(&self, i: usize) -> &'a [f32] {
+        let Sizes { group, head_dim, kv_heads, .. } = self.sizes;
+        let head = self.head * group + i % group;
+        let row = self.tile.rows.start + i / group;
+        &self.run.read::<f32>(self.op.q)[(row * kv_heads * group + head) * head_dim..][..head_dim]
+    }
+
+    fn places(&self, block: usize, row: usize) -> Places {
+        let start = block * KV_BLOCK;
+        Places {
+            committed: self.tile.committed.saturating_sub(start).min(KV_BLOCK),
+            start: start as isize - self.tile.committed as isize,
+            seen: (self.run.rows().position(row) + 1).saturating_sub(start).min(KV_BLOCK),
+        }
+    }
+
+    /// First row of the panels of keys that the tile meets.
+    fn first_panel_row(&self) -> usize {
+        self.tile.first / KEY_PANEL * KEY_PANEL
+    }
+
+    /// Scores of all candidates that a row of the tile may see, if one of `blocks` holds any.
+    #[inline(always)]
+    pub(super) fn score_candidates<T: Cached>(&self, blocks: &Range<usize>, memory: &mut Memory<'_>) {
+        if blocks.end * KV_BLOCK <= self.tile.committed {
+            return;
+        }
+        let Sizes { head_dim, .. } = self.sizes;
+        let rows = self.first_panel_row()..self.tile.rows.end.next_multiple_of(KEY_PANEL);
+        let keys = &self.candidates.keys[rows.start * head_dim..rows.end * head_dim];
+        let scales = T::SCALED.then(|| &self.candidates.key_scales[rows]);
+        let columns = memory.columns;
+        self.score(keys, scales, memory.candidate_scores, columns);
+    }
+
+    /// Sums of one block of positions: what it adds to each query's output, and its maximum and sum.
+    #[inline(always)]
+    pub(super) fn sum_block<S: Simd, T: Cached>(
+        &self,
+        s: S,
+        block: usize,
+        memory: &mut Memory<'_>,
+        path: &mut Vec<usize>,
+    ) {
+        let committed = self.places(block, self.tile.rows.start).committed;
+        let view = (committed > 0).then(|| {
+            let state = self.run.state(self.run.rows().sequence(self.tile.rows.start));
+            state.attention(self.op.slot).view(block, self.head)
+        });
+        // Few queries read the block as it is stored; many pay for its conversion once.
+        let convert = self.queries() > TOGETHER || !self.sizes.head_dim.is_multiple_of(STRIP * LANES);
+        if let Some(view) = view {
+            self.score_block::<S, T>(s, view, convert, memory);
+        }
+        self.weigh::<S, T>(s, block, memory, path);
+        if let Some(view) = view {
+            self.add_block::<S, T>(s, view, committed, convert, memory);
+        }
+        self.add_candidates(block, memory, path);
+    }
+
+    /// Scores of the committed keys.
+    #[inline(always)]
+    fn score_block<S: Simd, T: Cached>(&self, s: S, view: KvView<'_>, convert: bool, memory: &mut Memory<'_>) {
+        if let (Some(keys), Some(values)) = (view.key_scales(), view.value_scales()) {
+            widen(s, keys, memory.key_scales);
+            widen(s, values, memory.value_scales);
+        }
+        let scales = T::SCALED.then_some(&*memory.key_scales);
+        if convert {
+            widen(s, view.keys::<T>(), memory.keys);
+            self.score(memory.keys, scales, memory.scores, KV_BLOCK);
+        } else {
+            self.score(view.keys::<T>(), scales, memory.scores, KV_BLOCK);
+        }
+    }
+
+    /// `scale · q k` of all queries and of the keys of whole panels.
+    fn score<U: Load>(&self, keys: &[U], scales: Option<&[f32]>, scores: &mut [f32], stride: usize) {
+        self.set.run(Score { of: self, keys, scales, scores, stride });
+    }
+
+    /// Puts the candidates' scores to those of the committed keys and turns all into weights.
+    #[inline(always)]
+    fn weigh<S: Simd, T: Cached>(&self, s: S, block: usize, memory: &mut Memory<'_>, path: &mut Vec<usize>) {
+        let group = self.sizes.group;
+        let first_column = self.first_panel_row();
+        for (i, row) in self.tile.rows.clone().enumerate() {
+            let places = self.places(block, row);
+            let Places { committed, seen, .. } = places;
+            let lineage = self.lineage(row, committed < seen, path);
+            for query in i * group..(i + 1) * group {
+                if seen == 0 {
+                    (memory.block.max[query], memory.block.sum[query]) = (f32::NEG_INFINITY, 0.0);
+                    continue;
+                }
+                let scores = &mut memory.scores[query * KV_BLOCK..][..KV_BLOCK];
+                let candidates = &memory.candidate_scores[query * memory.columns..][..memory.columns];
+                if let (Lineage::Chain { first }, true) = (lineage, committed < seen) {
+                    let start = first + places.in_path(committed) - first_column;
+                    scores[committed..seen].copy_from_slice(&candidates[start..start + seen - committed]);
+                } else {
+                    for (place, score) in scores.iter_mut().enumerate().take(seen).skip(committed) {
+                        *score = candidates[lineage.row(places.in_path(place)) - first_column];
+                    }
+                }
+                scores[seen..].fill(f32::NEG_INFINITY);
+                let scores = scores.first_chunk_mut().expect("a slice of this length");
+                (memory.block.max[query], memory.block.sum[query]) = weights(s, scores);
+                if T::SCALED {
+                    scale_by(s, memory.value_scales, &mut scores[..committed]);
+                    for (place, weight) in scores.iter_mut().enumerate().take(seen).skip(committed) {
+                        *weight *= self.candidates.value_scales[lineage.row(places.in_path(place))];
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rows that candidates' places stand for; `path` is filled only for trees, and only if `needed`.
+    #[inline(always)]
+    fn lineage<'p>(&self, row: usize, needed: bool, path: &'p mut Vec<usize>) -> Lineage<'p> {
+        if self.tile.chain || !needed {
+            return Lineage::Chain { first: self.tile.first };
+        }
+        self.run.rows().path_into(row, path);
+        Lineage::Tree(path)
+    }
+
+    /// Weighted committed values; they start the sums.
+    #[inline(always)]
+    fn add_block<S: Simd, T: Cached>(
+        &self,
+        s: S,
+        view: KvView<'_>,
+        committed: usize,
+        convert: bool,
+        memory: &mut Memory<'_>,
+    ) {
+        let Sizes { head_dim, padded_dim, .. } = self.sizes;
+        let Memory { values: converted, scores, sums, .. } = memory;
+        let values = &view.values::<T>()[..committed * head_dim];
+        if convert {
+            let vectors = values.chunks_exact(head_dim).zip(converted.chunks_exact_mut(padded_dim));
+            for (value, out) in vectors {
+                widen(s, value, out);
+            }
+        }
+        let (queries, lineage) = (0..self.queries(), Lineage::Chain { first: 0 });
+        let places = Span { lineage, start: 0, places: 0..committed, fresh: true };
+        if convert {
+            self.set.run(Add { queries, places, values: &*converted, weights: scores, sums, padded_dim });
+        } else {
+            self.set.run(Add { queries, places, values, weights: scores, sums, padded_dim });
+        }
+    }
+
+    /// Weighted values of candidates; they start the sums where nothing of the block is committed.
+    #[inline(always)]
+    fn add_candidates(&self, block: usize, memory: &mut Memory<'_>, path: &mut Vec<usize>) {
+        let (group, padded_dim) = (self.sizes.group, self.sizes.padded_dim);
+        let values = self.candidates.values;
+        // Queries of neighboring rows share their loads where they share their ancestors; as many rows as fill registers.
+        let rows_together = match (self.tile.chain, group % TOGETHER) {
+            (false, _) | (_, 0) => 1,
+            (true, 2) => 2,
+            (true, _) => TOGETHER,
+        };
+        let mut row = self.tile.rows.start;
+        while row < self.tile.rows.end {
+            let last = self.tile.rows.end.min(row + rows_together) - 1;
+            let (least, most) = (self.places(block, row), self.places(block, last));
+            let Places { committed, start, .. } = least;
+            if most.seen > committed {
+                let lineage = self.lineage(row, true, path);
+                let shared = committed..least.seen.max(committed);
+                let first = (row - self.tile.rows.start) * group;
+                let end = (last + 1 - self.tile.rows.start) * group;
+                let mut add = |queries, places, fresh| {
+                    let (weights, sums) = (&*memory.scores, &mut *memory.sums);
+                    let places = Span { lineage, start, places, fresh };
+                    self.set.run(Add { queries, places, values, weights, sums, padded_dim });
+                };
+                add(first..end, shared.clone(), committed == 0);
+                for i in first + group..end {
+                    let seen = self.places(block, self.tile.rows.start + i / group).seen;
+                    if seen > shared.end {
+                        add(i..i + 1, shared.end..seen, false);
+                    }
+                }
+            }
+            row = last + 1;
+        }
+    }
+
+    /// Takes the sums of a block into the outputs over blocks.
+    #[inline(always)]
+    pub(super) fn merge<S: Simd>(&self, s: S, memory: &mut Memory<'_>) {
+        let Memory { sums, block, outputs, total, before, factor, .. } = memory;
+        total.merge(s, block.max, block.sum, before, factor);
+        let padded_dim = self.sizes.padded_dim;
+        let vectors = sums.chunks_exact(padded_dim).zip(outputs.chunks_exact_mut(padded_dim));
+        for (query, (sums, outputs)) in vectors.enumerate().take(self.queries()) {
+            // A sum of 0 means that the query sees nothing of the block: its weights hold a 1 otherwise, or a NaN.
+            if block.sum[query] != 0.0 {
+                merge_outputs(s, before[query], factor[query], sums, outputs);
+            }
+        }
+    }
+}
+
+/// Scores of all queries of a tile.
+struct Score<'a, U> {
+    of: &'a TileHead<'a>,
+    /// Whole panels.
+    keys: &'a [U],
+    /// Factor of each key.
+    scales: Option<&'a [f32]>,
+    /// `[queries, stride]`.
+    scores: &'a mut [f32],
+    stride: usize,
+}
+
+impl<U: Load> Kernel for Score<'_, U> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let queries = self.of.queries();
+        let mut i = 0;
+        while i < queries {
+            let left = if const { is_in_registers::<S>() } { queries - i } else { 1 };
+            i += match left {
+                1 => self.score_queries::<S, 1>(s, i),
+                2 => self.score_queries::<S, 2>(s, i),
+                3 => self.score_queries::<S, 3>(s, i),
+                _ => self.score_queries::<S, TOGETHER>(s, i),
+            };
+        }
+    }
+}
+
+impl<U: Load> Score<'_, U> {
+    #[inline(always)]
+    fn score_queries<S: Simd, const Q: usize>(&mut self, s: S, first: usize) -> usize {
+        if const { Q > 1 && !is_in_registers::<S>() } {
+            return Q;
+        }
+        let mut queries = [&[][..]; Q];
+        for (i, query) in queries.iter_mut().enumerate() {
+            *query = self.of.query(first + i);
+        }
+        let panels = self.keys.len() / (self.of.sizes.head_dim * KEY_PANEL).max(1);
+        let mut panel = 0;
+        while panel < panels {
+            panel += if const { is_one_register::<S>() } && panels - panel >= STRIP {
+                self.score_panels::<S, Q, STRIP>(s, first, queries, panel)
+            } else {
+                self.score_panels::<S, Q, 1>(s, first, queries, panel)
+            };
+        }
+        Q
+    }
+
+    /// `N` panels from `panel` on.
+    #[inline(always)]
+    fn score_panels<S: Simd, const Q: usize, const N: usize>(
+        &mut self,
+        s: S,
+        first: usize,
+        queries: [&[f32]; Q],
+        panel: usize,
+    ) -> usize {
+        let head_dim = self.of.sizes.head_dim;
+        let mut panels = [&[][..]; N];
+        for (n, keys) in panels.iter_mut().enumerate() {
+            let keys_of_panel = &self.keys[(panel + n) * head_dim * KEY_PANEL..][..head_dim * KEY_PANEL];
+            *keys = &keys_of_panel.as_chunks::<KEY_PANEL>().0[..head_dim];
+        }
+        let mut sums = [[s.splat(0.0); N]; Q];
+        for d in 0..head_dim {
+            let mut keys = [s.splat(0.0); N];
+            for n in 0..N {
+                keys[n] = U::load(s, &panels[n][d]);
+            }
+            for i in 0..Q {
+                let q = s.splat(queries[i][..head_dim][d]);
+                for n in 0..N {
+                    sums[i][n] = s.fma(q, keys[n], sums[i][n]);
+                }
+            }
+        }
+        for i in 0..Q {
+            let start = (first + i) * self.stride + panel * KEY_PANEL;
+            let scores = self.scores[start..][..N * KEY_PANEL].as_chunks_mut().0;
+            for n in 0..N {
+                let mut score = s.mul(sums[i][n], s.splat(self.of.op.scale));
+                if let Some(scales) = self.scales {
+                    score = s.mul(score, s.load(&scales[(panel + n) * KEY_PANEL..].as_chunks().0[0]));
+                }
+                s.store(score, &mut scores[n]);
+            }
+        }
+        N
+    }
+}
+
+/// Places of a block whose values are summed.
+struct Span<'p> {
+    lineage: Lineage<'p>,
+    /// Place in the lineage of place 0.
+    start: isize,
+    places: Range<usize>,
+    /// Whether the sums start here.
+    fresh: bool,
+}
+
+/// `sums += Σ weight · value` over places in ascending order, for neighboring queries with the same ancestors.
+struct Add<'a, U> {
+    queries: Range<usize>,
+    places: Span<'a>,
+    /// `[rows, padded_dim]`.
+    values: &'a [U],
+    /// `[queries, KV_BLOCK]`.
+    weights: &'a [f32],
+    /// `[queries, padded_dim]`.
+    sums: &'a mut [f32],
+    padded_dim: usize,
+}
+
+impl<U: Load> Kernel for Add<'_, U> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let Range { start: mut i, end } = self.queries;
+        while i < end {
+            let left = if const { is_in_registers::<S>() } { end - i } else { 1 };
+            i += match left {
+                1 => self.add_queries::<S, 1>(s, i),
+                2 => self.add_queries::<S, 2>(s, i),
+                3 => self.add_queries::<S, 3>(s, i),
+                _ => self.add_queries::<S, TOGETHER>(s, i),
+            };
+        }
+    }
+}
+
+impl<U: Load> Add<'_, U> {
+    #[inline(always)]
+    fn add_queries<S: Simd, const Q: usize>(&mut self, s: S, first: usize) -> usize {
+        if const { Q > 1 && !is_in_registers::<S>() } {
+            return Q;
+        }
+        let mut start = 0;
+        while start < self.padded_dim {
+            start += if const { is_one_register::<S>() } && self.padded_dim - start >= STRIP * LANES {
+                self.add_strip::<S, Q, STRIP>(s, first, start)
+            } else {
+                self.add_strip::<S, Q, 1>(s, first, start)
+            };
+        }
+        Q
+    }
+
+    /// `N` vectors of elements from `strip` on.
+    #[inline(always)]
+    fn add_strip<S: Simd, const Q: usize, const N: usize>(&mut self, s: S, first: usize, strip: usize) -> usize {
+        let dim = self.padded_dim;
+        let mut weights = [&[0.0; KV_BLOCK]; Q];
+        for (i, of_query) in weights.iter_mut().enumerate() {
+            let of_queries = &self.weights[(first + i) * KV_BLOCK..];
+            *of_query = of_queries.first_chunk().expect("weights of a whole block per query");
+        }
+        let mut acc = [[s.splat(0.0); N]; Q];
+        if !self.places.fresh {
+            for i in 0..Q {
+                let sums = self.sums[(first + i) * dim + strip..][..N * LANES].as_chunks().0;
+                for n in 0..N {
+                    acc[i][n] = s.load(&sums[n]);
+                }
+            }
+        }
+        let Span { lineage, start, .. } = self.places;
+        for place in self.places.places.clone() {
+            let row = lineage.row(place.wrapping_add_signed(start));
+            let value = self.values[row * dim + strip..][..N * LANES].as_chunks().0;
+            let mut x = [s.splat(0.0); N];
+            for n in 0..N {
+                x[n] = U::load(s, &value[n]);
+            }
+            for i in 0..Q {
+                let weight = s.splat(weights[i][place]);
+                for n in 0..N {
+                    acc[i][n] = s.fma(weight, x[n], acc[i][n]);
+                }
+            }
+        }
+        for i in 0..Q {
+            let sums = self.sums[(first + i) * dim + strip..][..N * LANES].as_chunks_mut().0;
+            for n in 0..N {
+                s.store(acc[i][n], &mut sums[n]);
+            }
+        }
+        N * LANES
+    }
+}
