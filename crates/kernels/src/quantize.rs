@@ -259,7 +259,9 @@ mod tests {
     fn quantizing_a_quantized_head_changes_nothing() {
         for seed in 1..200u32 {
             let values: Vec<f32> = (1..65u32)
-                .map(|i| (i.wrapping_mul(seed * 2_654_435_761) as f32 / 1e9).sin() * 1.37_f32.powi(seed as i32 % 60 - 30))
+                .map(|i| {
+                    (i.wrapping_mul(seed * 2_654_435_761) as f32 / 1e9).sin() * 1.37_f32.powi(seed as i32 % 60 - 30)
+                })
                 .collect();
             let mut codes = vec![0; 64];
             let scale = int8_head(&values, &mut codes);

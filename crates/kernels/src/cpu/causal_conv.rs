@@ -6,8 +6,8 @@ use super::simd::{LANES, Simd};
 use crate::host::{Run, param_values};
 use crate::ops::CausalConv;
 
-/// Channels that one chunk computes for all rows.
-const PANEL: usize = 4 * LANES;
+/// Channels that are computed for all rows together: a KiB of each row, so that the processor foresees what is read.
+const PANEL: usize = 16 * LANES;
 
 /// Products that are summed in the time of a dispatch.
 const SERIAL_PRODUCTS: usize = 16_384;

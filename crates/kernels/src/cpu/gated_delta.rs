@@ -1,3 +1,5 @@
+#![allow(clippy::needless_range_loop, reason = "sums in registers are told by number")]
+
 use super::instruction_set::Kernel;
 use super::math::{load_part, map, store_part, sum_of_squares};
 use super::share::{Shared, for_each_part};
@@ -65,8 +67,12 @@ pub(super) fn memory(layout: &DeltaLayout) -> usize {
 pub(super) fn advance_delta(cpu: &Kernels, op: &GatedDelta, run: &Run<'_>, path: &[usize], recurrent: &mut [f32]) {
     let state_len = op.layout.key_head_dim * op.layout.value_head_dim;
     let terms = run.read::<f32>(op.terms);
-    for_each_part(&mut cpu.team().pool, recurrent, state_len, 0, |_, head, state| {
-        cpu.set.run(AdvanceHead { op, terms, head, path, state });
+    let Team { pool, scratch, .. } = &mut *cpu.team();
+    let workers = Shared::new(&mut scratch.workers);
+    for_each_part(pool, recurrent, state_len, 0, |chunk, head, state| {
+        // SAFETY: no two chunks run with the same worker at the same time.
+        let worker = unsafe { &mut workers.range(chunk.worker..chunk.worker + 1)[0] };
+        cpu.set.run(AdvanceHead { op, terms, head, path, state, memory: &mut worker.states });
     });
 }
 
@@ -170,10 +176,14 @@ fn product<S: Simd>(s: S, x: &[f32], y: &[f32]) -> S::F32 {
     sum
 }
 
-/// States of one head, each `[key_dim, value_dim]`.
+/// States of one head.
 struct States<'a> {
+    /// `[key_dim, value_dim]`.
     committed: &'a [f32],
+    /// The columns of each strip together, `[key_dim, columns]` one strip after the other: in rows of a whole state, a strip
+    /// would meet a fraction of a cache's sets only.
     current: &'a mut [f32],
+    /// As `current`, one after the other.
     saved: &'a mut [f32],
 }
 
@@ -185,29 +195,32 @@ type Reads<S, const N: usize> = [[<S as Simd>::F32; N]; 2];
 struct Strip {
     start: usize,
     end: usize,
-    /// Columns of the state.
-    width: usize,
 }
 
 impl Strip {
-    /// The next strip of at most `vectors`: as many as are whole, else one that may be there in part.
-    fn after(start: usize, width: usize) -> Self {
-        Self { start, end: width, width }
+    /// Up to `N` vectors from `start` on.
+    fn new<const N: usize>(start: usize, width: usize) -> Self {
+        Self { start, end: width.min(start + N * LANES) }
     }
 
-    #[inline(always)]
-    fn vectors<const N: usize>(self) -> Self {
-        Self { end: self.width.min(self.start + N * LANES), ..self }
+    fn columns(self) -> usize {
+        self.end - self.start
     }
 
+    /// Where the strip lies in a state kept strip by strip.
+    fn range(self, key_dim: usize) -> std::ops::Range<usize> {
+        self.start * key_dim..self.end * key_dim
+    }
+
+    /// Columns of vector `n`, from the first of the strip.
     #[inline(always)]
     fn part<const N: usize>(self, n: usize) -> std::ops::Range<usize> {
-        self.start + n * LANES..self.end.min(self.start + (n + 1) * LANES)
+        n * LANES..self.columns().min((n + 1) * LANES)
     }
 
     #[inline(always)]
     fn load<S: Simd, const N: usize>(self, s: S, row: &[f32], n: usize) -> S::F32 {
-        match row[self.start + n * LANES..].first_chunk() {
+        match row[n * LANES..].first_chunk() {
             Some(x) if N > 1 => s.load(x),
             _ => load_part(s, &row[self.part::<N>(n)]),
         }
@@ -215,17 +228,17 @@ impl Strip {
 
     #[inline(always)]
     fn store<S: Simd, const N: usize>(self, s: S, x: S::F32, row: &mut [f32], n: usize) {
-        match row[self.start + n * LANES..].first_chunk_mut() {
+        match row[n * LANES..].first_chunk_mut() {
             Some(out) if N > 1 => s.store(x, out),
             _ => store_part(s, x, &mut row[self.part::<N>(n)]),
         }
     }
 
-    /// Both products with the state.
+    /// Both products with a state whose rows are `stride` apart; the strip starts at its first column.
     #[inline(always)]
-    fn read<S: Simd, const N: usize>(self, s: S, state: &[f32], with: KeyAndQuery<'_>) -> Reads<S, N> {
+    fn read<S: Simd, const N: usize>(self, s: S, state: &[f32], stride: usize, with: KeyAndQuery<'_>) -> Reads<S, N> {
         let mut reads = [[s.splat(0.0); N]; 2];
-        for (row, (k, q)) in state.chunks_exact(self.width).zip(with.k.iter().zip(with.q)) {
+        for (row, (k, q)) in state.chunks(stride).zip(with.k.iter().zip(with.q)) {
             let (k, q) = (s.splat(*k), s.splat(*q));
             for n in 0..N {
                 let x = self.load::<S, N>(s, row, n);
@@ -238,9 +251,17 @@ impl Strip {
 
     /// `S ← decay S + k uᵀ` in place.
     #[inline(always)]
-    fn write<S: Simd, const N: usize>(self, s: S, state: &mut [f32], decay: f32, k: &[f32], u: [S::F32; N]) {
+    fn write<S: Simd, const N: usize>(
+        self,
+        s: S,
+        state: &mut [f32],
+        stride: usize,
+        decay: f32,
+        k: &[f32],
+        u: [S::F32; N],
+    ) {
         let decay = s.splat(decay);
-        for (row, k) in state.chunks_exact_mut(self.width).zip(k) {
+        for (row, k) in state.chunks_mut(stride).zip(k) {
             let k = s.splat(*k);
             for n in 0..N {
                 let next = s.fma(k, u[n], s.mul(decay, self.load::<S, N>(s, row, n)));
@@ -262,7 +283,8 @@ impl Strip {
     ) -> Reads<S, N> {
         let decay = s.splat(decay);
         let mut reads = [[s.splat(0.0); N]; 2];
-        for ((row, k), (next_k, next_q)) in state.chunks_exact_mut(self.width).zip(k).zip(next.k.iter().zip(next.q)) {
+        let with = k.iter().zip(next.k.iter().zip(next.q));
+        for (row, (k, (next_k, next_q))) in state.chunks_exact_mut(self.columns()).zip(with) {
             let (k, next_k, next_q) = (s.splat(*k), s.splat(*next_k), s.splat(*next_q));
             for n in 0..N {
                 let y = s.fma(k, u[n], s.mul(decay, self.load::<S, N>(s, row, n)));
@@ -274,9 +296,17 @@ impl Strip {
         reads
     }
 
-    fn copy(self, from: &[f32], to: &mut [f32]) {
-        for (from, to) in from.chunks_exact(self.width).zip(to.chunks_exact_mut(self.width)) {
-            to[self.start..self.end].copy_from_slice(&from[self.start..self.end]);
+    /// Takes the strip out of a state of `width` columns.
+    fn gather(self, state: &[f32], width: usize, strip: &mut [f32]) {
+        for (row, strip) in state.chunks_exact(width).zip(strip.chunks_exact_mut(self.columns())) {
+            strip.copy_from_slice(&row[self.start..self.end]);
+        }
+    }
+
+    /// Puts the strip back into a state of `width` columns.
+    fn scatter(self, strip: &[f32], state: &mut [f32], width: usize) {
+        for (row, strip) in state.chunks_exact_mut(width).zip(strip.chunks_exact(self.columns())) {
+            row[self.start..self.end].copy_from_slice(strip);
         }
     }
 }
@@ -306,14 +336,13 @@ impl Kernel for WalkHead<'_> {
             }
             let mut column = 0;
             while column < width {
-                let strip = Strip::after(column, width);
                 let wide = walk.len() == 1 && width - column >= WIDE * LANES;
                 column = if wide {
-                    self.walk_strip::<S, WIDE>(s, visits.clone(), strip)
+                    self.walk_strip::<S, WIDE>(s, visits.clone(), column)
                 } else if width - column >= NARROW * LANES {
-                    self.walk_strip::<S, NARROW>(s, visits.clone(), strip)
+                    self.walk_strip::<S, NARROW>(s, visits.clone(), column)
                 } else {
-                    self.walk_strip::<S, 1>(s, visits.clone(), strip)
+                    self.walk_strip::<S, 1>(s, visits.clone(), column)
                 };
             }
         }
@@ -337,25 +366,26 @@ impl WalkHead<'_> {
         }
     }
 
-    /// The rows `visits` of the walk for one strip of columns; returns where it ends.
+    /// The rows `visits` of the walk for the strip of columns from `column` on; returns where it ends.
     #[inline(always)]
-    fn walk_strip<S: Simd, const N: usize>(&mut self, s: S, visits: std::ops::Range<usize>, strip: Strip) -> usize {
-        let strip = strip.vectors::<N>();
-        let committed = self.states.committed;
-        let States { current, saved, .. } = &mut self.states;
-        let len = committed.len();
+    fn walk_strip<S: Simd, const N: usize>(&mut self, s: S, visits: std::ops::Range<usize>, column: usize) -> usize {
+        let layout = &self.inputs.op.layout;
+        let width = layout.value_head_dim;
+        let strip = Strip::new::<N>(column, width);
+        let range = strip.range(layout.key_head_dim);
+        let States { committed, current, saved } = &mut self.states;
+        let (committed, len) = (*committed, committed.len());
+        let current = &mut current[range.clone()];
+        let of_slot = |slot: usize| slot * len + range.start..slot * len + range.end;
         let mut carried = None;
         for (i, place) in visits.clone().enumerate() {
             let visit = self.walk[place];
-            let before: &[f32] = match visit.start {
-                DeltaStart::Committed => committed,
-                DeltaStart::Previous => current,
-                DeltaStart::Saved(slot) => &saved[slot * len..][..len],
-            };
             let with = self.prepared.vectors(i);
-            let reads = match carried.take() {
-                Some(reads) => reads,
-                None => strip.read::<S, N>(s, before, with),
+            let reads = match (carried.take(), visit.start) {
+                (Some(reads), _) => reads,
+                (None, DeltaStart::Committed) => strip.read::<S, N>(s, &committed[column..], width, with),
+                (None, DeltaStart::Previous) => strip.read::<S, N>(s, current, strip.columns(), with),
+                (None, DeltaStart::Saved(slot)) => strip.read::<S, N>(s, &saved[of_slot(slot)], strip.columns(), with),
             };
             let u = output(s, &self.inputs, &self.prepared, i, visit.row, strip, reads, self.terms, self.out);
             let next = self.walk.get(place + 1).filter(|next| next.start == DeltaStart::Previous);
@@ -363,19 +393,19 @@ impl WalkHead<'_> {
                 continue;
             }
             match visit.start {
-                DeltaStart::Committed => strip.copy(committed, current),
+                DeltaStart::Committed => strip.gather(committed, width, current),
                 DeltaStart::Previous => {}
-                DeltaStart::Saved(slot) => strip.copy(&saved[slot * len..][..len], current),
+                DeltaStart::Saved(slot) => current.copy_from_slice(&saved[of_slot(slot)]),
             }
             let decay = self.prepared.decay[i];
             if next.is_some() && place + 1 < visits.end {
                 let next = self.prepared.vectors(i + 1);
                 carried = Some(strip.write_and_read(s, current, decay, with.k, u, next));
             } else {
-                strip.write(s, current, decay, with.k, u);
+                strip.write(s, current, strip.columns(), decay, with.k, u);
             }
             if let Some(slot) = visit.save {
-                strip.copy(current, &mut saved[slot * len..][..len]);
+                saved[of_slot(slot)].copy_from_slice(current);
             }
         }
         strip.end
@@ -399,8 +429,9 @@ fn output<S: Simd, const N: usize>(
     let layout = &inputs.op.layout;
     let [_, _, v] = inputs.vectors(row);
     let (decay, beta, kq) = (s.splat(prepared.decay[i]), s.splat(prepared.beta[i]), s.splat(prepared.kq[i]));
-    let term = row * layout.term_width() + layout.write_terms(inputs.head);
-    let place = row * inputs.op.out.width + inputs.head * strip.width;
+    let term = row * layout.term_width() + layout.write_terms(inputs.head) + strip.start;
+    let v = &v[strip.start..strip.end];
+    let place = row * inputs.op.out.width + inputs.head * layout.value_head_dim + strip.start;
     let mut written = [s.splat(0.0); N];
     for n in 0..N {
         let part = strip.part::<N>(n);
@@ -424,7 +455,10 @@ struct AdvanceHead<'a> {
     terms: &'a [f32],
     head: usize,
     path: &'a [usize],
+    /// `[key_dim, value_dim]`.
     state: &'a mut [f32],
+    /// At least one strip.
+    memory: &'a mut [f32],
 }
 
 impl Kernel for AdvanceHead<'_> {
@@ -435,34 +469,57 @@ impl Kernel for AdvanceHead<'_> {
         let width = self.op.layout.value_head_dim;
         let mut column = 0;
         while column < width {
-            let strip = Strip::after(column, width);
             column = if self.path.len() == 1 && width - column >= WIDE * LANES {
-                self.advance_strip::<S, WIDE>(s, strip)
+                self.advance_strip::<S, WIDE>(s, column)
             } else if width - column >= NARROW * LANES {
-                self.advance_strip::<S, NARROW>(s, strip)
+                self.advance_strip::<S, NARROW>(s, column)
             } else {
-                self.advance_strip::<S, 1>(s, strip)
+                self.advance_strip::<S, 1>(s, column)
             };
         }
     }
 }
 
 impl AdvanceHead<'_> {
+    /// The strip of columns from `column` on; returns where it ends.
     #[inline(always)]
-    fn advance_strip<S: Simd, const N: usize>(&mut self, s: S, strip: Strip) -> usize {
-        let strip = strip.vectors::<N>();
+    fn advance_strip<S: Simd, const N: usize>(&mut self, s: S, column: usize) -> usize {
         let layout = &self.op.layout;
-        let key_head = self.op.key_head_order.key_head(self.head, layout);
-        let [keys, writes, decay] =
-            [layout.key_terms(key_head), layout.write_terms(self.head), layout.decay_term(self.head)];
-        for &row in self.path {
-            let terms = &self.terms[row * layout.term_width()..][..layout.term_width()];
-            let mut u = [s.splat(0.0); N];
-            for n in 0..N {
-                u[n] = load_part(s, &terms[writes..][strip.part::<N>(n)]);
-            }
-            strip.write(s, self.state, terms[decay], &terms[keys..][..layout.key_head_dim], u);
+        let width = layout.value_head_dim;
+        let strip = Strip::new::<N>(column, width);
+        if let &[row] = self.path {
+            let (decay, k, u) = row_terms::<S, N>(s, self.op, self.terms, self.head, row, strip);
+            strip.write(s, &mut self.state[column..], width, decay, k, u);
+            return strip.end;
         }
+        let memory = &mut self.memory[..strip.range(layout.key_head_dim).len()];
+        strip.gather(self.state, width, memory);
+        for &row in self.path {
+            let (decay, k, u) = row_terms::<S, N>(s, self.op, self.terms, self.head, row, strip);
+            strip.write(s, memory, strip.columns(), decay, k, u);
+        }
+        strip.scatter(memory, self.state, width);
         strip.end
     }
+}
+
+/// Decay, key, and a strip of what `head` writes, of one row.
+#[inline(always)]
+fn row_terms<'a, S: Simd, const N: usize>(
+    s: S,
+    op: &GatedDelta,
+    terms: &'a [f32],
+    head: usize,
+    row: usize,
+    strip: Strip,
+) -> (f32, &'a [f32], [S::F32; N]) {
+    let layout = &op.layout;
+    let terms = &terms[row * layout.term_width()..][..layout.term_width()];
+    let written = &terms[layout.write_terms(head) + strip.start..][..strip.columns()];
+    let mut u = [s.splat(0.0); N];
+    for n in 0..N {
+        u[n] = load_part(s, &written[strip.part::<N>(n)]);
+    }
+    let key = layout.key_terms(op.key_head_order.key_head(head, layout));
+    (terms[layout.decay_term(head)], &terms[key..][..layout.key_head_dim], u)
 }

@@ -1,5 +1,7 @@
 //! The queries that share keys and values: some rows of one sequence, with all query heads of a key-value head.
 
+#![allow(clippy::needless_range_loop, reason = "sums in registers are told by number")]
+
 use std::ops::Range;
 
 use super::cached::{Cached, Load, scale_by, widen};
@@ -239,7 +241,7 @@ impl<'a> TileHead<'a> {
         let keys = &self.candidates.keys[rows.start * head_dim..rows.end * head_dim];
         let scales = T::SCALED.then(|| &self.candidates.key_scales[rows]);
         let columns = memory.columns;
-        self.score(keys, scales, memory.candidate_scores, columns);
+        self.score(keys, scales, &[], memory.candidate_scores, columns);
     }
 
     /// Sums of one block of positions: what it adds to each query's output, and its maximum and sum.
@@ -263,9 +265,18 @@ impl<'a> TileHead<'a> {
         }
         self.weigh::<S, T>(s, block, memory, path);
         if let Some(view) = view {
-            self.add_block::<S, T>(s, view, committed, convert, memory);
+            self.add_block::<S, T>(s, view, self.keys_after(block), committed, convert, memory);
         }
         self.add_candidates(block, memory, path);
+    }
+
+    /// The committed keys of the next block.
+    fn keys_after<T: Cached>(&self, block: usize) -> &'a [T] {
+        if (block + 1) * KV_BLOCK >= self.tile.committed {
+            return &[];
+        }
+        let state = self.run.state(self.run.rows().sequence(self.tile.rows.start));
+        state.attention(self.op.slot).view(block + 1, self.head).keys()
     }
 
     /// Scores of the committed keys.
@@ -278,15 +289,15 @@ impl<'a> TileHead<'a> {
         let scales = T::SCALED.then_some(&*memory.key_scales);
         if convert {
             widen(s, view.keys::<T>(), memory.keys);
-            self.score(memory.keys, scales, memory.scores, KV_BLOCK);
+            self.score(memory.keys, scales, &[], memory.scores, KV_BLOCK);
         } else {
-            self.score(view.keys::<T>(), scales, memory.scores, KV_BLOCK);
+            self.score(view.keys::<T>(), scales, view.values(), memory.scores, KV_BLOCK);
         }
     }
 
     /// `scale · q k` of all queries and of the keys of whole panels.
-    fn score<U: Load>(&self, keys: &[U], scales: Option<&[f32]>, scores: &mut [f32], stride: usize) {
-        self.set.run(Score { of: self, keys, scales, scores, stride });
+    fn score<U: Load>(&self, keys: &[U], scales: Option<&[f32]>, ahead: &[U], scores: &mut [f32], stride: usize) {
+        self.set.run(Score { of: self, keys, scales, ahead, scores, stride });
     }
 
     /// Puts the candidates' scores to those of the committed keys and turns all into weights.
@@ -342,6 +353,7 @@ impl<'a> TileHead<'a> {
         &self,
         s: S,
         view: KvView<'_>,
+        ahead: &[T],
         committed: usize,
         convert: bool,
         memory: &mut Memory<'_>,
@@ -358,9 +370,9 @@ impl<'a> TileHead<'a> {
         let (queries, lineage) = (0..self.queries(), Lineage::Chain { first: 0 });
         let places = Span { lineage, start: 0, places: 0..committed, fresh: true };
         if convert {
-            self.set.run(Add { queries, places, values: &*converted, weights: scores, sums, padded_dim });
+            self.set.run(Add { queries, places, values: converted, ahead: &[], weights: scores, sums, padded_dim });
         } else {
-            self.set.run(Add { queries, places, values, weights: scores, sums, padded_dim });
+            self.set.run(Add { queries, places, values, ahead, weights: scores, sums, padded_dim });
         }
     }
 
@@ -388,7 +400,7 @@ impl<'a> TileHead<'a> {
                 let mut add = |queries, places, fresh| {
                     let (weights, sums) = (&*memory.scores, &mut *memory.sums);
                     let places = Span { lineage, start, places, fresh };
-                    self.set.run(Add { queries, places, values, weights, sums, padded_dim });
+                    self.set.run(Add { queries, places, values, ahead: &[], weights, sums, padded_dim });
                 };
                 add(first..end, shared.clone(), committed == 0);
                 for i in first + group..end {
@@ -418,6 +430,17 @@ impl<'a> TileHead<'a> {
     }
 }
 
+/// Asks for elements of `ahead` that will be read soon. The blocks of a cache are too short, and read in too many streams,
+/// for the processor to foresee them.
+#[inline(always)]
+fn ask_ahead<S: Simd, U>(s: S, ahead: &[U], start: usize, len: usize) {
+    if let Some(ahead) = ahead.get(start..start + len) {
+        for line in 0..size_of_val(ahead).div_ceil(64) {
+            s.prefetch(ahead.as_ptr().cast::<u8>().wrapping_add(line * 64));
+        }
+    }
+}
+
 /// Scores of all queries of a tile.
 struct Score<'a, U> {
     of: &'a TileHead<'a>,
@@ -425,6 +448,8 @@ struct Score<'a, U> {
     keys: &'a [U],
     /// Factor of each key.
     scales: Option<&'a [f32]>,
+    /// What is read next, as many bytes as the keys; empty if that is in a cache already.
+    ahead: &'a [U],
     /// `[queries, stride]`.
     scores: &'a mut [f32],
     stride: usize,
@@ -488,6 +513,7 @@ impl<U: Load> Score<'_, U> {
         }
         let mut sums = [[s.splat(0.0); N]; Q];
         for d in 0..head_dim {
+            ask_ahead(s, self.ahead, (panel * head_dim + d * N) * KEY_PANEL, N * KEY_PANEL);
             let mut keys = [s.splat(0.0); N];
             for n in 0..N {
                 keys[n] = U::load(s, &panels[n][d]);
@@ -530,6 +556,8 @@ struct Add<'a, U> {
     places: Span<'a>,
     /// `[rows, padded_dim]`.
     values: &'a [U],
+    /// What is read next, as many bytes as a block of values; empty if that is in a cache already.
+    ahead: &'a [U],
     /// `[queries, KV_BLOCK]`.
     weights: &'a [f32],
     /// `[queries, padded_dim]`.
@@ -594,6 +622,7 @@ impl<U: Load> Add<'_, U> {
         for place in self.places.places.clone() {
             let row = lineage.row(place.wrapping_add_signed(start));
             let value = self.values[row * dim + strip..][..N * LANES].as_chunks().0;
+            ask_ahead(s, self.ahead, strip * KV_BLOCK + place * N * LANES, N * LANES);
             let mut x = [s.splat(0.0); N];
             for n in 0..N {
                 x[n] = U::load(s, &value[n]);
