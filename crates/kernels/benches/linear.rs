@@ -94,6 +94,11 @@ fn q4_k(bencher: Bencher<'_, '_>, rows: usize) {
 }
 
 #[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
+fn q6_k(bencher: Bencher<'_, '_>, rows: usize) {
+    multiply(bencher, WeightFormat::Q6_K, rows);
+}
+
+#[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
 fn q8_0(bencher: Bencher<'_, '_>, rows: usize) {
     multiply(bencher, WeightFormat::Q8_0, rows);
 }

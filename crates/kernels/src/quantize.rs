@@ -260,7 +260,8 @@ mod tests {
         for seed in 1..200u32 {
             let values: Vec<f32> = (1..65u32)
                 .map(|i| {
-                    (i.wrapping_mul(seed.wrapping_mul(2_654_435_761)) as f32 / 1e9).sin() * 1.37_f32.powi(seed as i32 % 60 - 30)
+                    (i.wrapping_mul(seed.wrapping_mul(2_654_435_761)) as f32 / 1e9).sin()
+                        * 1.37_f32.powi(seed as i32 % 60 - 30)
                 })
                 .collect();
             let mut codes = vec![0; 64];

@@ -129,15 +129,16 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
         let (header, stored) = block.split_at(header_bytes);
         let open = scales.open(s, header);
         let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
-        if R > STREAMED_ROWS {
+        let ahead = R > streamed_rows::<F, P>();
+        if ahead {
             prefetch(s, header_lines);
         } else if P::BLOCK_GROUPS != Some(1) {
-            // What the groups will ask for one by one is met in passing. Two places read by turns are no stream to the
-            // processor's prefetching: without this, one row of `Q4_K` read 10 GB/s, not 27.
+            // What the groups will ask for one by one is met in passing: without this, one row of `Q4_K` read 10 GB/s,
+            // not 27.
             header_lines.iter().for_each(|line| s.prefetch_near(line.as_ptr()));
         }
         for (i, stored) in stored.as_chunks::<CODE_BYTES>().0.chunks_exact(2 * F::VECTORS).enumerate() {
-            if R > STREAMED_ROWS {
+            if ahead {
                 prefetch(s, stored);
             }
             let mut group = [&ActivationGroup::ZERO; R];
@@ -171,11 +172,16 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
     sums
 }
 
-/// Rows up to which the processor's own prefetching keeps ahead of the products.
+/// Rows up to which the processor's own prefetching keeps ahead of the products. Header and codes read by turns are two
+/// places to it, and scales for half a group are more of them.
 ///
-/// Measured on a Zen 4 core, `Q4_0`, with and without prefetching: one row 20 and 30 GB/s, two rows 25 and 26, four rows
-/// 24 and 15, eight rows 12.5 and 6.5.
-const STREAMED_ROWS: usize = 2;
+/// Measured on Zen 4 cores with and without prefetching by instruction, which the others get. One thread, `Q4_0`: one row
+/// 20 and 30 GB/s, two rows 25 and 26, four rows 24 and 15, eight rows 12.5 and 6.5. Two threads, time of a pass: `Q4_K`
+/// two rows 2.8 and 4.3 ms; `Q6_K` one row 2.9 and 3.5 to 5.0 ms, two rows 2.5 and 5.7 to 7.9 ms. One thread, `Q4_K`, one
+/// row: 5.5 and 4.0 ms.
+const fn streamed_rows<F: Packed, P: Scales>() -> usize {
+    if matches!(P::BLOCK_GROUPS, Some(1)) { 2 } else { 2 - F::SCALES }
+}
 
 /// Asks for lines some groups ahead into the second-level cache, and for those that are soon due into the first.
 ///
