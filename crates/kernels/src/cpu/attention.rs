@@ -13,6 +13,7 @@ use crate::{DType, Recording};
 mod cached;
 mod candidates;
 mod softmax;
+mod sums;
 mod tile;
 
 use cached::Cached;
