@@ -168,7 +168,7 @@ pub(crate) struct SpecFlags {
         default_value = "auto"
     )]
     spec: SpecArg,
-    /// A small model of the same vocabulary that guesses ahead: a folder or a `.gguf` file.
+    /// What guesses ahead: a small model of the same vocabulary, or the folder of a drafter trained for the model.
     #[arg(long, value_name = "PATH", env = "PLEACH_DRAFT_MODEL", hide_env_values = true)]
     pub(crate) draft_model: Option<PathBuf>,
     /// Rows of a pass for guesses, 1 to 64; `auto` takes as many as pay by the measured speed of this machine.

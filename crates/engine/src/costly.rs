@@ -1,8 +1,9 @@
 //! The drafters that run a model of their own.
 
 use pleach_decode::{DraftContext, Drafter, Step, TreeBuilder};
-use pleach_model::{Model, ModelError, MtpRunner, Runner};
+use pleach_model::{DFlashRunner, Model, ModelError, MtpRunner, Runner, Tap};
 
+use crate::dflash::BlockDraft;
 use crate::draft_model::ModelDraft;
 use crate::mtp::{MtpDraft, hidden_of};
 use crate::target::SequenceTarget;
@@ -14,6 +15,8 @@ pub(crate) enum CostlyRunner {
     Mtp(MtpRunner),
     /// Another, smaller model.
     Model(Runner),
+    /// A drafter that was trained for the model.
+    DFlash(DFlashRunner),
 }
 
 /// What the drafter of one request remembers.
@@ -21,6 +24,7 @@ pub(crate) enum CostlyRunner {
 pub(crate) enum Costly {
     Mtp(MtpDraft),
     Model(ModelDraft),
+    DFlash { draft: BlockDraft, num_taps: usize },
 }
 
 /// A kind of drafter.
@@ -28,6 +32,7 @@ pub(crate) enum Costly {
 pub(crate) enum CostlyKind {
     Mtp,
     Model,
+    DFlash { num_taps: usize },
 }
 
 impl CostlyRunner {
@@ -35,6 +40,16 @@ impl CostlyRunner {
         match self {
             Self::Mtp(_) => CostlyKind::Mtp,
             Self::Model(_) => CostlyKind::Model,
+            Self::DFlash(runner) => CostlyKind::DFlash { num_taps: runner.drafter().taps().len() },
+        }
+    }
+
+    /// What the target's runner has to keep for it.
+    pub(crate) fn taps(&self) -> Vec<Tap> {
+        match self {
+            Self::Mtp(_) => vec![Tap::Final],
+            Self::Model(_) => Vec::new(),
+            Self::DFlash(runner) => runner.drafter().taps(),
         }
     }
 
@@ -43,6 +58,8 @@ impl CostlyRunner {
         match self {
             // One block and the output head, which is a share of the model's own weights.
             Self::Mtp(_) => 0.0,
+            // A block of guesses is one pass.
+            Self::DFlash(_) => 0.0,
             Self::Model(runner) => {
                 let bytes = |model: &Model| model.memory_plan().weights_bytes as f64;
                 bytes(runner.model()) / bytes(target).max(1.0)
@@ -57,6 +74,7 @@ impl CostlyKind {
         match self {
             Self::Mtp => "mtp",
             Self::Model => "draft",
+            Self::DFlash { .. } => "dflash",
         }
     }
 }
@@ -67,15 +85,18 @@ impl Costly {
         match kind {
             CostlyKind::Mtp => Self::Mtp(MtpDraft::default()),
             CostlyKind::Model => Self::Model(ModelDraft::default()),
+            CostlyKind::DFlash { num_taps } => Self::DFlash { draft: BlockDraft::default(), num_taps },
         }
     }
 
-    /// Takes in what the target's last pass, over tokens of the prompt from position `start` on, computed for drafters.
+    /// Takes in what the target's last pass, over `num_rows` tokens of the prompt from position `start` on, computed for
+    /// drafters.
     ///
     /// # Errors
     /// [`ModelError::NoTap`] if the runner keeps no hidden states.
-    pub(crate) fn read(&mut self, start: usize, runner: &Runner) -> Result<(), ModelError> {
+    pub(crate) fn read(&mut self, start: usize, num_rows: usize, runner: &Runner) -> Result<(), ModelError> {
         match self {
+            Self::DFlash { draft, num_taps } => draft.read(start, 0..num_rows, runner, *num_taps)?,
             Self::Mtp(mtp) => mtp.read(start, hidden_of(runner)?, runner.model().config().hidden_size),
             Self::Model(_) => {}
         }
@@ -93,6 +114,7 @@ impl Drafter<SequenceTarget<'_>> for Costly {
         match (self, target.costly()) {
             (Self::Mtp(mtp), Some(CostlyRunner::Mtp(runner))) => mtp.draft(runner, &context, tree),
             (Self::Model(model), Some(CostlyRunner::Model(runner))) => model.draft(runner, &context, tree),
+            (Self::DFlash { draft, .. }, Some(CostlyRunner::DFlash(runner))) => draft.draft(runner, &context, tree),
             _ => Ok(()),
         }
     }
@@ -101,6 +123,7 @@ impl Drafter<SequenceTarget<'_>> for Costly {
         match self {
             Self::Mtp(mtp) => mtp.observe(target, step),
             Self::Model(_) => Ok(()),
+            Self::DFlash { draft, num_taps } => draft.observe(target, step, *num_taps),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_checkpoint::{Checkpoint, GenerationConfig};
 use pleach_decode::{CostCurve, Lookup, Paced};
-use pleach_model::{Model, MtpRunner, Runner, Tap};
+use pleach_model::{Model, MtpRunner, Runner};
 use pleach_text::{AddedTokens, ChatRequest, ChatTemplate, RenderNote, SpecialTokens, Tokenizer, opens_reasoning};
 
 use crate::costly::{Costly, CostlyKind, CostlyRunner};
@@ -15,7 +15,7 @@ use crate::speculation::WallClock;
 use crate::target::Runners;
 use crate::turns::Turns;
 use crate::{
-    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, draft_model, info, memory,
+    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, dflash, draft_model, info, memory,
     vocabulary,
 };
 
@@ -72,6 +72,8 @@ impl Engine {
 
         let device = options.open_device()?;
         let Checkpoint { config, tensors, generation, .. } = checkpoint;
+        // A drafter reads its target's output matrix as it is stored. The bytes are those of the mapped file.
+        let head = tensors.get("lm_head.weight").or_else(|| tensors.get("embed_tokens.weight")).cloned();
         let model = Arc::new(Model::load(config, tensors, device, &options.load_options())?);
         let plan = model.memory_plan();
         let limits = ContextLimits {
@@ -85,10 +87,15 @@ impl Engine {
         let context = options.context.resolve(&limits)?;
         let info = about.with(&model, context, &limits);
         let draft = match &options.draft_model {
-            Some(draft) if options.speculation.asks_draft_model() => {
-                Some(draft_model::open(draft, (&tokenizer, model.config().vocab_size), &model, options)?)
+            Some(_) if !options.speculation.asks_draft_model() => None,
+            Some(path) if dflash::is_drafter(path) => {
+                Some(CostlyRunner::DFlash(dflash::open(path, &model, head.as_ref(), options)?))
             }
-            _ => None,
+            Some(path) => {
+                let target = (&tokenizer, model.config().vocab_size);
+                Some(CostlyRunner::Model(draft_model::open(path, target, &model, options)?))
+            }
+            None => None,
         };
         let runners = runners(&model, draft, options.speculation)?;
         Ok(Self(Arc::new(Inner {
@@ -231,18 +238,18 @@ impl Engine {
 }
 
 /// The runner of the model, and that of a model that drafts for it.
-fn runners(model: &Arc<Model>, draft: Option<Runner>, speculation: Speculation) -> Result<Runners, EngineError> {
+fn runners(model: &Arc<Model>, draft: Option<CostlyRunner>, speculation: Speculation) -> Result<Runners, EngineError> {
     let costly = match speculation {
         Speculation::Off | Speculation::Ngram => None,
-        Speculation::Draft => Some(draft.map(CostlyRunner::Model).ok_or_else(no_draft_model)?),
+        Speculation::Draft => Some(draft.ok_or_else(no_draft_model)?),
         Speculation::Mtp => Some(mtp_runner(model)?),
         Speculation::Auto => match draft {
-            Some(draft) => Some(CostlyRunner::Model(draft)),
+            Some(draft) => Some(draft),
             None => model.has_mtp().then(|| mtp_runner(model)).transpose()?,
         },
     };
-    let taps: &[Tap] = if matches!(costly, Some(CostlyRunner::Mtp(_))) { &[Tap::Final] } else { &[] };
-    Ok(Runners { target: Runner::with_taps(Arc::clone(model), taps)?, costly })
+    let taps = costly.as_ref().map(CostlyRunner::taps).unwrap_or_default();
+    Ok(Runners { target: Runner::with_taps(Arc::clone(model), &taps)?, costly })
 }
 
 fn mtp_runner(model: &Arc<Model>) -> Result<CostlyRunner, EngineError> {

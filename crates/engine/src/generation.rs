@@ -98,7 +98,7 @@ impl<'s> Generation<'s> {
             let mut runners = engine.runners().wait();
             prefix.extend(&mut runners.target, &prompt[start..end], place)?;
             if let Some(costly) = drafters.costly_mut() {
-                costly.read(start, &runners.target)?;
+                costly.read(start, end - start, &runners.target)?;
             }
             drop(runners);
             self.report_prefill();

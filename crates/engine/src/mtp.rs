@@ -2,31 +2,22 @@
 
 use pleach_decode::{DraftContext, Step, TokenId, TreeBuilder};
 use pleach_kernels::{Rows, SequenceRows};
-use pleach_model::{MAX_ROWS, ModelError, MtpRunner, MtpSequence, Runner};
+use pleach_model::{ModelError, MtpRunner, MtpSequence, Runner};
 
 use crate::chain::{self, Chain};
+use crate::pending::{Continuity, Pending};
 use crate::target::SequenceTarget;
 
 /// Drafts a chain with siblings: each pass of the head guesses the token after the next.
 ///
 /// The head has keys and values of its own, one row per committed token. Rows are not run as tokens are committed but when
 /// the next draft needs them, so a step that is not drafted costs a copy of hidden states and nothing more. Only the
-/// last [`MAX_ROWS`] are kept: after a long stretch without a draft the head starts anew with these. Rotary positions
+/// last few hundred are kept: after a long stretch without a draft the head starts anew with these. Rotary positions
 /// are relative, so it may count from any place.
 #[derive(Debug, Default)]
 pub(crate) struct MtpDraft {
     sequence: Option<MtpSequence>,
     pending: Pending,
-}
-
-/// Hidden states of committed tokens that the head has not read.
-#[derive(Debug, Default)]
-struct Pending {
-    /// Position of the first.
-    start: usize,
-    num_rows: usize,
-    /// `[num_rows, hidden_size]`.
-    hidden: Vec<f32>,
 }
 
 /// The head at the end of its guesses. What it makes of them stays in a copy of its memory.
@@ -38,12 +29,7 @@ struct Guessing<'a> {
 impl MtpDraft {
     /// Takes in the hidden states of tokens that were committed from position `start` on: `[rows, hidden_size]`.
     pub(crate) fn read(&mut self, start: usize, hidden: &[f32], hidden_size: usize) {
-        if start != self.pending.end() {
-            self.sequence = None;
-            self.pending = Pending { start, ..Pending::default() };
-        }
-        self.pending.push(hidden, hidden_size);
-        if self.pending.keep_last(MAX_ROWS, hidden_size) {
+        if self.pending.push(start, hidden, hidden_size) == Continuity::Broken {
             self.sequence = None;
         }
     }
@@ -54,15 +40,13 @@ impl MtpDraft {
             Some(sequence) => sequence,
             none => none.insert(runner.new_sequence()?),
         };
-        let Pending { start, num_rows, hidden } = &mut self.pending;
+        let Pending { start, num_rows, values } = &self.pending;
         // The row of a token pairs its hidden state with the token that follows.
         let tokens = &text[*start + 1..][..*num_rows];
         let rows = Rows::new(&[SequenceRows::chain(sequence.len(), tokens)])?;
-        runner.forward(&rows, hidden, &[*num_rows - 1], &[sequence])?;
+        runner.forward(&rows, values, &[*num_rows - 1], &[sequence])?;
         runner.commit(&(0..*num_rows).collect::<Vec<_>>(), sequence)?;
-        *start += *num_rows;
-        *num_rows = 0;
-        hidden.clear();
+        self.pending.clear();
         Ok(())
     }
 
@@ -107,27 +91,6 @@ impl Chain for Guessing<'_> {
         let rows = Rows::new(&[SequenceRows::chain(self.guesses.len(), &tokens)])?;
         self.runner.forward(&rows, &hidden, &[0], &[&self.guesses])?;
         self.runner.commit(&[0], &mut self.guesses)
-    }
-}
-
-impl Pending {
-    /// Position after the last row.
-    fn end(&self) -> usize {
-        self.start + self.num_rows
-    }
-
-    fn push(&mut self, hidden: &[f32], hidden_size: usize) {
-        self.hidden.extend_from_slice(hidden);
-        self.num_rows += hidden.len() / hidden_size;
-    }
-
-    /// Drops all but the last rows; returns whether any were dropped.
-    fn keep_last(&mut self, most: usize, hidden_size: usize) -> bool {
-        let dropped = self.num_rows.saturating_sub(most);
-        self.hidden.drain(..dropped * hidden_size);
-        self.start += dropped;
-        self.num_rows -= dropped;
-        dropped > 0
     }
 }
 

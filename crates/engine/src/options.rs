@@ -31,7 +31,8 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// Which drafters guess ahead. They change the speed, never the text.
     pub speculation: Speculation,
-    /// A folder or `.gguf` file with a small model of the same vocabulary that drafts.
+    /// A folder or `.gguf` file with a small model of the same vocabulary that drafts, or the folder of a DFlash drafter
+    /// that was trained for the model.
     pub draft_model: Option<PathBuf>,
 }
 

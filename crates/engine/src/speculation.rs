@@ -23,7 +23,8 @@ pub enum Speculation {
     Ngram,
     /// The model's own multi-token-prediction head alone; refused at opening if the model has none.
     Mtp,
-    /// Another, smaller model alone: [`EngineOptions::draft_model`](crate::EngineOptions::draft_model).
+    /// Another, smaller model or a trained drafter alone:
+    /// [`EngineOptions::draft_model`](crate::EngineOptions::draft_model).
     Draft,
 }
 

@@ -1,5 +1,7 @@
 //! The rows of one pass: a forest over the ends of its sequences.
 
+use std::ops::Range;
+
 use crate::KernelError;
 
 /// The rows that one sequence brings to a pass.
@@ -20,12 +22,20 @@ pub enum Parents<'a> {
     Chain,
     /// An explicit tree; parents come before their children.
     Tree(&'a [Option<usize>]),
+    /// At consecutive positions as in a chain, but each row sees all rows of its sequence, those after it included.
+    Block,
 }
 
 impl<'a> SequenceRows<'a> {
     /// Rows that follow each other: a prompt chunk, or one row of plain decoding.
     pub const fn chain(len: usize, tokens: &'a [u32]) -> Self {
         Self { len, tokens, parents: Parents::Chain }
+    }
+
+    /// Rows at consecutive positions that all see each other, as a block drafter has them. They are not for layers with a
+    /// recurrent state, and not to be committed.
+    pub const fn block(len: usize, tokens: &'a [u32]) -> Self {
+        Self { len, tokens, parents: Parents::Block }
     }
 
     /// A token tree; parents come before their children.
@@ -67,6 +77,8 @@ pub struct Rows {
     positions: Vec<usize>,
     rope_positions: Option<Vec<[u32; 3]>>,
     sequence_lens: Vec<usize>,
+    /// Rows of each sequence whose rows all see each other; empty for other sequences.
+    blocks: Vec<Range<usize>>,
     walk: Vec<DeltaVisit>,
     walk_starts: Vec<usize>,
     num_saved: usize,
@@ -82,14 +94,25 @@ impl Clone for Rows {
 
     fn clone_from(&mut self, source: &Self) {
         // Naming every field makes the compiler ask for each one added later.
-        let Self { tokens, parents, sequences, positions, rope_positions, sequence_lens, walk, walk_starts, num_saved } =
-            source;
+        let Self {
+            tokens,
+            parents,
+            sequences,
+            positions,
+            rope_positions,
+            sequence_lens,
+            blocks,
+            walk,
+            walk_starts,
+            num_saved,
+        } = source;
         self.tokens.clone_from(tokens);
         self.parents.clone_from(parents);
         self.sequences.clone_from(sequences);
         self.positions.clone_from(positions);
         self.rope_positions.clone_from(rope_positions);
         self.sequence_lens.clone_from(sequence_lens);
+        self.blocks.clone_from(blocks);
         self.walk.clone_from(walk);
         self.walk_starts.clone_from(walk_starts);
         self.num_saved = *num_saved;
@@ -132,7 +155,7 @@ impl Rows {
         }
         for (row, &token) in part.tokens.iter().enumerate() {
             let parent = match part.parents {
-                Parents::Chain => row.checked_sub(1),
+                Parents::Chain | Parents::Block => row.checked_sub(1),
                 Parents::Tree(parents) => parents[row],
             };
             if let Some(parent) = parent.filter(|&parent| parent >= row) {
@@ -145,6 +168,8 @@ impl Rows {
             self.sequences.push(sequence);
             self.positions.push(position);
         }
+        let is_block = matches!(part.parents, Parents::Block);
+        self.blocks.push(base..if is_block { self.tokens.len() } else { base });
         self.sequence_lens.push(part.len);
         Ok(())
     }
@@ -189,6 +214,15 @@ impl Rows {
         self.positions[row]
     }
 
+    /// Places that a row sees: the committed tokens, and the rows that [`path_into`](Self::path_into) gives.
+    pub fn seen(&self, row: usize) -> usize {
+        let sequence = self.sequences[row];
+        match self.blocks[sequence].len() {
+            0 => self.positions[row] + 1,
+            block => self.sequence_lens[sequence] + block,
+        }
+    }
+
     /// Rotary position of a row on axis 0 (temporal), 1 (height) or 2 (width); text has the same on all three.
     pub fn rope_position(&self, row: usize, axis: usize) -> u32 {
         match &self.rope_positions {
@@ -197,11 +231,16 @@ impl Rows {
         }
     }
 
-    /// Writes the rows from the root down to `row` itself into `path`.
+    /// Writes the rows that `row` sees into `path`: those from the root down to itself, or all of a block.
     ///
     /// The place of a row in it, added to the committed length, is its position.
     pub fn path_into(&self, row: usize, path: &mut Vec<usize>) {
         path.clear();
+        let block = &self.blocks[self.sequences[row]];
+        if !block.is_empty() {
+            path.extend(block.clone());
+            return;
+        }
         let mut next = Some(row);
         while let Some(row) = next {
             path.push(row);
@@ -272,6 +311,20 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_a_block_see_each_other_and_no_other_sequence() {
+        let rows = Rows::new(&[SequenceRows::chain(5, &[1, 2]), SequenceRows::block(7, &[3, 4, 5])]).unwrap();
+        let seen = |row| {
+            let mut path = Vec::new();
+            rows.path_into(row, &mut path);
+            path
+        };
+        assert_eq!([seen(0), seen(1)], [vec![0], vec![0, 1]]);
+        assert_eq!([seen(2), seen(4)], [vec![2, 3, 4], vec![2, 3, 4]]);
+        assert_eq!([2, 3, 4].map(|row| rows.position(row)), [7, 8, 9]);
+        assert_eq!([0, 1, 2, 4].map(|row| rows.seen(row)), [6, 7, 10, 10]);
+    }
 
     #[test]
     fn a_chain_continues_the_committed_end() {

@@ -30,6 +30,13 @@ pub(crate) struct Attention {
 impl Attention {
     /// `x` and the result: `[rows, hidden_size]`, f32.
     pub(crate) fn record(&self, ops: &mut Ops, x: Tensor) -> Result<Tensor, KernelError> {
+        let mixed = self.record_heads(ops, x)?;
+        let [y] = ops.linear(mixed, [self.o_proj.parts()])?;
+        Ok(y)
+    }
+
+    /// The heads' results before `o_proj`; a commit appends the rows' keys and values.
+    pub(crate) fn record_heads(&self, ops: &mut Ops, x: Tensor) -> Result<Tensor, KernelError> {
         let [q, k, v] = ops.linear(x, [self.q_proj.parts(), self.k_proj.parts(), self.v_proj.parts()])?;
         let heads = ops.qk_norm_rope(&HeadRows {
             q,
@@ -44,8 +51,6 @@ impl Attention {
             cache: self.layout.dtype,
         })?;
         let scale = 1.0 / (self.shape.head_dim as f32).sqrt();
-        let mixed = ops.attention(self.slot, self.layout, self.shape, scale, heads)?;
-        let [y] = ops.linear(mixed, [self.o_proj.parts()])?;
-        Ok(y)
+        ops.attention(self.slot, self.layout, self.shape, scale, heads)
     }
 }

@@ -50,6 +50,16 @@ pub enum ModelError {
     /// The model has no multi-token-prediction head.
     #[error("the model has no multi-token-prediction head")]
     NoMtpHead,
+    /// A drafter was made for another model.
+    #[error("the drafter does not fit: {field} is {found}, but the model has {expected}")]
+    UnfitDrafter {
+        /// What differs, as the drafter's config spells it.
+        field: &'static str,
+        /// The drafter's value.
+        found: String,
+        /// The model's.
+        expected: String,
+    },
     /// Results were asked for before any pass was run, or after one that failed.
     #[error("there are no results: no pass was run, or the last one failed; call `forward` first")]
     NotRun,

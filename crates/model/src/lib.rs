@@ -28,6 +28,7 @@
 mod attention;
 mod block;
 mod delta_net;
+mod dflash;
 mod error;
 mod linear;
 mod load;
@@ -40,10 +41,11 @@ mod rope;
 mod runner;
 mod state;
 
+pub use dflash::{DFlash, DFlashRunner};
 pub use error::ModelError;
 pub use load::LoadOptions;
 pub use model::{MemoryPlan, Model};
 pub use mtp::MtpRunner;
 pub use pass_cache::MAX_ROWS;
 pub use runner::{Runner, Tap};
-pub use state::{MtpSequence, Sequence};
+pub use state::{DFlashSequence, MtpSequence, Sequence};

@@ -288,7 +288,7 @@ fn apply(convention: Convention, values: &mut [f32]) {
 }
 
 /// A stored tensor as a matrix: the last axis is a row, a vector is one row.
-fn weight_data(tensor: &checkpoint::Tensor, activations: Activations) -> WeightData {
+pub(crate) fn weight_data(tensor: &checkpoint::Tensor, activations: Activations) -> WeightData {
     let columns = tensor.shape.last().copied().unwrap_or(1);
     let rows = tensor.shape.iter().rev().skip(1).product();
     let (data, scales, biases) = match &tensor.data {

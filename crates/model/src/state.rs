@@ -44,6 +44,22 @@ impl fmt::Debug for Sequence {
     }
 }
 
+/// The memory of a DFlash drafter for one sequence: keys and values of committed tokens only.
+#[derive(Debug)]
+pub struct DFlashSequence(pub(crate) Sequence);
+
+impl DFlashSequence {
+    /// Committed tokens.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no token is committed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// The memory of the multi-token-prediction head for one sequence.
 ///
 /// It is a type of its own, so that a head cannot be run over the trunk's state.

@@ -169,7 +169,7 @@ fn plan_tiles(run: &Run<'_>, most: usize, tiles: &mut Vec<Tile>) {
         } else {
             chain &= rows.parent(row) == Some(row - 1);
         }
-        let depth = rows.position(row) + 1;
+        let depth = rows.seen(row);
         match tiles.last_mut().filter(|tile| !starts_sequence && tile.rows.len() < most) {
             Some(tile) => {
                 tile.rows.end += 1;

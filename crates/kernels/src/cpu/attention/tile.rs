@@ -205,7 +205,7 @@ impl<'a> TileHead<'a> {
         Places {
             committed: self.tile.committed.saturating_sub(start).min(KV_BLOCK),
             start: start as isize - self.tile.committed as isize,
-            seen: (self.run.rows().position(row) + 1).saturating_sub(start).min(KV_BLOCK),
+            seen: self.run.rows().seen(row).saturating_sub(start).min(KV_BLOCK),
         }
     }
 
@@ -221,7 +221,9 @@ impl<'a> TileHead<'a> {
             return;
         }
         let Sizes { head_dim, .. } = self.sizes;
-        let rows = self.first_panel_row()..self.tile.rows.end.next_multiple_of(KEY_PANEL);
+        // Rows of a block see those after the tile as well.
+        let end = self.tile.rows.end.max(self.tile.first + self.tile.depth - self.tile.committed);
+        let rows = self.first_panel_row()..end.next_multiple_of(KEY_PANEL);
         let keys = &self.candidates.keys[rows.start * head_dim..rows.end * head_dim];
         let scales = T::SCALED.then(|| &self.candidates.key_scales[rows]);
         let columns = memory.columns;

@@ -1,0 +1,239 @@
+//! DFlash drafters: a whole block of guesses in one pass, from hidden states of the target.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pleach_checkpoint::{self as checkpoint, DraftAttention, DrafterCheckpoint, DrafterConfig, TensorData};
+use pleach_kernels::{Device, KernelError, Ops, Rows, SequenceRows, State, StateLayout, Tensor, Weight};
+
+use crate::block::{Block, Mixer, Residual};
+use crate::linear::{Linear, RmsNorm};
+use crate::load::{LoadOptions, Loader, weight_data};
+use crate::pass_cache::{PassCache, RunOf};
+use crate::state::{DFlashSequence, Sequence};
+use crate::{Model, ModelError, Tap};
+
+/// ```text
+/// c_t = norm_h( [ taps of token t ] Wfcᵀ )                   once per committed token
+/// k, v of a layer = c_t Wkᵀ, c_t Wvᵀ                         appended to that layer's cache
+/// h = norm( blocks( embed [ last token, mask, mask, … ] ) )  each row sees the cache and all rows of the block
+/// logits of row i = h_i Wheadᵀ, for the token at the row's own position
+/// ```
+///
+/// Embedding and output head are the target's. Source: DFlash (arXiv:2602.06036).
+#[derive(Debug)]
+pub struct DFlash {
+    config: DrafterConfig,
+    device: Arc<dyn Device>,
+    embed_tokens: Weight,
+    fc: Linear,
+    hidden_norm: RmsNorm,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    head: Linear,
+    layout: StateLayout,
+}
+
+/// Runs one drafter.
+pub struct DFlashRunner {
+    drafter: Arc<DFlash>,
+    features: PassCache<Tensor>,
+    blocks: PassCache<BlockTensors>,
+}
+
+/// Tensors of a recorded pass over a block.
+#[derive(Clone, Copy, Debug)]
+struct BlockTensors {
+    /// `[rows, hidden_size]`, after the final norm.
+    hidden: Tensor,
+    /// `[outputs, draft vocabulary]`.
+    logits: Tensor,
+}
+
+impl DFlash {
+    /// Puts a drafter on its target's device. `head` is the target's stored output matrix, of which the drafter may use a
+    /// part.
+    ///
+    /// # Errors
+    /// [`ModelError::UnfitDrafter`] if it was made for another target; a tensor that does not fit its format.
+    pub fn load(
+        drafter: DrafterCheckpoint,
+        target: &Model,
+        head: &checkpoint::Tensor,
+        options: &LoadOptions,
+    ) -> Result<Self, ModelError> {
+        let DrafterCheckpoint { config, tensors, .. } = drafter;
+        check_fit(&config, target)?;
+        let device = Arc::clone(target.device());
+        let mut loader = Loader::new(&config.model, tensors, &*device, options);
+        let fc = loader.linear("fc")?;
+        let hidden_norm = loader.norm("hidden_norm.weight")?;
+        let blocks = loader.blocks()?;
+        let norm = loader.norm("norm.weight")?;
+        let layout = loader.finish()?;
+        let head = match &config.draft_to_target {
+            Some(tokens) => Linear { weight: part_of(head, tokens, &*device, options)?, bias: None },
+            None => target.lm_head.clone(),
+        };
+        let embed_tokens = target.embed_tokens.clone();
+        Ok(Self { config, device, embed_tokens, fc, hidden_norm, blocks, norm, head, layout })
+    }
+
+    /// Sizes and settings.
+    pub fn config(&self) -> &DrafterConfig {
+        &self.config
+    }
+
+    /// What a runner of the target must keep for it, in this order.
+    pub fn taps(&self) -> Vec<Tap> {
+        self.config.target_layer_ids.iter().map(|&layer| Tap::Layer(layer)).collect()
+    }
+
+    /// The memory of a new, empty sequence.
+    ///
+    /// # Errors
+    /// What the device says when its memory is full.
+    pub fn new_sequence(&self) -> Result<DFlashSequence, ModelError> {
+        Ok(DFlashSequence(Sequence { state: self.device.state(&self.layout)? }))
+    }
+
+    /// Keys and values of committed tokens, from their taps. The heads' results are of no use, but their op is what a
+    /// commit appends keys and values for.
+    fn record_features(&self, ops: &mut Ops) -> Result<Tensor, KernelError> {
+        let taps = ops.input(self.fc.weight.columns);
+        let [joined] = ops.linear(taps, [self.fc.parts()])?;
+        let context = ops.rms_norm(joined, &self.hidden_norm.weight, self.hidden_norm.eps)?;
+        for block in &self.blocks {
+            if let Mixer::Attention(attention) = &block.mixer {
+                attention.record_heads(ops, context)?;
+            }
+        }
+        Ok(taps)
+    }
+
+    fn record_block(&self, ops: &mut Ops) -> Result<BlockTensors, KernelError> {
+        let stream = ops.embed(&self.embed_tokens)?;
+        let norm_before = |layer: usize| self.blocks.get(layer).map_or(&self.norm, |block| &block.input_layernorm);
+        let normed = ops.rms_norm(stream, &norm_before(0).weight, norm_before(0).eps)?;
+        let mut x = Residual { stream, normed };
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x = block.record(ops, x, norm_before(layer + 1))?;
+        }
+        let wanted = ops.gather_outputs(x.normed)?;
+        let [logits] = ops.linear(wanted, [self.head.parts()])?;
+        ops.keep(x.normed);
+        ops.keep(logits);
+        Ok(BlockTensors { hidden: x.normed, logits })
+    }
+}
+
+fn check_fit(config: &DrafterConfig, target: &Model) -> Result<(), ModelError> {
+    let model = target.config();
+    for (field, found, expected) in [
+        ("hidden_size", config.model.hidden_size, model.hidden_size),
+        ("vocab_size", config.model.vocab_size, model.vocab_size),
+        ("num_target_layers", config.num_target_layers, model.num_hidden_layers),
+    ] {
+        if found != expected {
+            let (found, expected) = (found.to_string(), expected.to_string());
+            return Err(ModelError::UnfitDrafter { field, found, expected });
+        }
+    }
+    let is_sliding = |kind: &DraftAttention| matches!(kind, DraftAttention::Sliding { .. });
+    match config.attention.iter().any(is_sliding) {
+        false => Ok(()),
+        true => Err(ModelError::UnfitDrafter {
+            field: "layer_types",
+            found: "sliding attention".to_owned(),
+            expected: "full attention alone to offer".to_owned(),
+        }),
+    }
+}
+
+/// The rows `tokens` of a stored matrix as a weight of their own.
+fn part_of(
+    stored: &checkpoint::Tensor,
+    tokens: &[u32],
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<Weight, ModelError> {
+    let rows = stored.shape.first().copied().unwrap_or(1).max(1);
+    let gather = |bytes: &[u8]| -> Vec<u8> {
+        let row_bytes = bytes.len() / rows;
+        tokens.iter().flat_map(|&token| &bytes[token as usize * row_bytes..][..row_bytes]).copied().collect()
+    };
+    let data = match &stored.data {
+        TensorData::Plain(bytes) => TensorData::Plain(gather(bytes).into()),
+        TensorData::Affine { codes, scales, biases } => TensorData::Affine {
+            codes: gather(codes).into(),
+            scales: gather(scales).into(),
+            biases: gather(biases).into(),
+        },
+    };
+    let shape = std::iter::once(tokens.len()).chain(stored.shape.iter().skip(1).copied()).collect();
+    let part = checkpoint::Tensor { data, shape, ..stored.clone() };
+    let failed = |source| ModelError::Tensor { name: stored.name.clone(), source };
+    device.weight(weight_data(&part, options.activations)).map_err(failed)
+}
+
+impl DFlashRunner {
+    /// A runner for a drafter.
+    pub fn new(drafter: Arc<DFlash>) -> Self {
+        Self { drafter, features: PassCache::new(), blocks: PassCache::new() }
+    }
+
+    /// The drafter that it runs.
+    pub fn drafter(&self) -> &Arc<DFlash> {
+        &self.drafter
+    }
+
+    /// Appends committed tokens to `sequence`. `taps`: the target's values at [`DFlash::taps`], joined per token:
+    /// `[tokens, taps · hidden_size]`.
+    ///
+    /// # Errors
+    /// Values that do not fit the drafter; nothing is changed then.
+    pub fn read(&mut self, taps: &[f32], sequence: &mut DFlashSequence) -> Result<(), ModelError> {
+        let drafter = &self.drafter;
+        let tokens = vec![0; taps.len() / drafter.fc.weight.columns];
+        let rows = Rows::new(&[SequenceRows::chain(sequence.len(), &tokens)])?;
+        let states: [&dyn State; 1] = [sequence.0.state()];
+        let run = RunOf { rows: &rows, outputs: &[], states: &states, profile: None };
+        self.features.run(&*drafter.device, run, |ops| drafter.record_features(ops), |&input| vec![(input, taps)])?;
+        let path: Vec<usize> = (0..tokens.len()).collect();
+        Ok(self.features.last_mut()?.commit(&path, &mut *sequence.0.state)?)
+    }
+
+    /// Guesses a block after the text whose last token is `last` and whose other tokens are committed to `sequence`,
+    /// which stays as it is. Returns logits, `[guesses, draft vocabulary]`: of the token after `last` first.
+    ///
+    /// # Errors
+    /// A token or a sequence that does not fit the drafter.
+    pub fn draft(&mut self, last: u32, guesses: usize, sequence: &DFlashSequence) -> Result<&[f32], ModelError> {
+        let drafter = &self.drafter;
+        let guesses = guesses.min(drafter.config.block_size - 1);
+        let mut tokens = vec![drafter.config.mask_token_id; drafter.config.block_size];
+        tokens[0] = last;
+        let rows = Rows::new(&[SequenceRows::block(sequence.len(), &tokens)])?;
+        let outputs: Vec<usize> = (1..=guesses).collect();
+        let states: [&dyn State; 1] = [sequence.0.state()];
+        let run = RunOf { rows: &rows, outputs: &outputs, states: &states, profile: None };
+        self.blocks.run(&*drafter.device, run, |ops| drafter.record_block(ops), |_| Vec::new())?;
+        let (pass, tensors) = self.blocks.last()?;
+        Ok(pass.read(tensors.logits)?)
+    }
+
+    /// Hidden states of the last block after the final norm: `[block_size, hidden_size]`.
+    ///
+    /// # Errors
+    /// [`ModelError::NotRun`] if nothing was drafted.
+    pub fn hidden(&self) -> Result<&[f32], ModelError> {
+        let (pass, tensors) = self.blocks.last()?;
+        Ok(pass.read(tensors.hidden)?)
+    }
+}
+
+impl fmt::Debug for DFlashRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DFlashRunner").finish_non_exhaustive()
+    }
+}
