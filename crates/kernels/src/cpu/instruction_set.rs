@@ -2,14 +2,16 @@
 
 use std::fmt;
 
+#[cfg(target_arch = "aarch64")]
+use super::simd::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
 use super::simd::{Scalar, Simd};
 use crate::KernelError;
 
-/// Vector instructions, picked when the device is made; a plain build contains all of them.
+/// Vector instructions, picked when the device is made; a plain build contains all of its architecture.
 ///
-/// Every set computes with 16 float lanes in the same order, so AVX2 and AVX-512 give the same bits; the portable one
+/// Every set computes with 16 float lanes in the same order, so all but the portable one give the same bits; that one
 /// rounds products and sums separately where its target has no fused multiply-add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -20,11 +22,15 @@ pub enum InstructionSet {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and VNNI.
     Avx512Vnni,
+    /// 64-bit Arm with NEON and `dotprod`: most cores since 2018.
+    NeonDotprod,
+    /// 64-bit Arm with `i8mm` besides: products of 2 × 8 with 8 × 2 bytes.
+    NeonI8mm,
 }
 
 impl InstructionSet {
-    /// All sets, the plainest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512Vnni];
+    /// All sets of all architectures, for each the plainest first.
+    pub const ALL: [Self; 5] = [Self::Scalar, Self::Avx2, Self::Avx512Vnni, Self::NeonDotprod, Self::NeonI8mm];
 
     /// The fastest set of this machine.
     pub fn detect() -> Self {
@@ -45,11 +51,25 @@ impl InstructionSet {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            Self::NeonDotprod | Self::NeonI8mm => false,
         }
     }
 
     /// Whether this machine has the set.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    pub fn is_available(self) -> bool {
+        use std::arch::is_aarch64_feature_detected;
+        let dotprod = is_aarch64_feature_detected!("neon") && is_aarch64_feature_detected!("dotprod");
+        match self {
+            Self::Scalar => true,
+            Self::NeonDotprod => dotprod,
+            Self::NeonI8mm => dotprod && is_aarch64_feature_detected!("i8mm"),
+            Self::Avx2 | Self::Avx512Vnni => false,
+        }
+    }
+
+    /// Whether this machine has the set.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub fn is_available(self) -> bool {
         self == Self::Scalar
     }
@@ -60,6 +80,8 @@ impl InstructionSet {
             Self::Scalar => "scalar",
             Self::Avx2 => "AVX2",
             Self::Avx512Vnni => "AVX-512 VNNI",
+            Self::NeonDotprod => "NEON dotprod",
+            Self::NeonI8mm => "NEON i8mm",
         }
     }
 
@@ -72,15 +94,20 @@ impl InstructionSet {
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         debug_assert!(self.is_available());
         match self {
-            Self::Scalar => kernel.run(Scalar),
             // SAFETY: a device only holds sets that passed `checked`.
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { run_avx2(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => unsafe { run_avx512(kernel) },
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512Vnni => kernel.run(Scalar),
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDotprod => unsafe { run_dotprod(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mm => unsafe { run_i8mm(kernel) },
+            // The portable set; sets of other architectures did not pass.
+            _ => kernel.run(Scalar),
         }
     }
 }
@@ -115,6 +142,20 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(unsafe { Avx512::new() })
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+fn run_dotprod<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: this function runs only where its target features exist.
+    kernel.run(unsafe { Neon::<false>::new() })
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+fn run_i8mm<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: this function runs only where its target features exist.
+    kernel.run(unsafe { Neon::<true>::new() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,5 +164,15 @@ mod tests {
     fn the_detected_set_is_available() {
         assert!(InstructionSet::detect().is_available());
         assert!(InstructionSet::Scalar.checked().is_ok());
+    }
+
+    /// Tests skip sets that the machine lacks; where all must be there, as in an emulator, the runner says so.
+    #[test]
+    fn the_sets_that_the_runner_expects_are_available() {
+        let expected = std::env::var("PLEACH_TEST_SETS").unwrap_or_default();
+        for name in expected.split(',').filter(|name| !name.is_empty()) {
+            let set = InstructionSet::ALL.into_iter().find(|set| set.name() == name);
+            assert!(set.is_some_and(InstructionSet::is_available), "{name} is missing");
+        }
     }
 }

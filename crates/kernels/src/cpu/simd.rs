@@ -8,11 +8,15 @@ pub(super) use scalar::Scalar;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::Neon;
 
 /// Lanes of a float vector; a weight tile has twice as many output features.
 pub(super) const LANES: usize = 16;
@@ -103,6 +107,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
 /// A trait rather than a closure: its method is inlined for certain, so it is compiled with the instructions of its set.
 pub(super) trait Codes: Copy {
     /// The largest code.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "products through 16-bit sums ask for it"))]
     const MAX: i32;
 
     /// Vector `p` of half `half` of the tile.
