@@ -164,7 +164,11 @@ impl Ord for Candidate {
 pub(crate) fn is_drafter(path: &Path) -> bool {
     let config = std::fs::read(path.join("config.json")).ok();
     let config = config.and_then(|json| serde_json::from_slice::<serde_json::Value>(&json).ok());
-    config.is_some_and(|config| config.get("dflash_config").is_some())
+    config.is_some_and(|config| {
+        let names_itself = |name: &serde_json::Value| name.as_str().is_some_and(|name| name.starts_with("DFlash"));
+        let architectures = config.get("architectures").and_then(serde_json::Value::as_array);
+        config.get("dflash_config").is_some() || architectures.is_some_and(|names| names.iter().any(names_itself))
+    })
 }
 
 /// Opens a drafter on the device of its target, whose stored output matrix is `head`.

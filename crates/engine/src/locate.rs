@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::EngineError;
+use crate::{EngineError, dflash};
 
 /// Where a model was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,8 +131,10 @@ fn models_in(dir: &Path) -> Vec<PathBuf> {
     models
 }
 
+/// Drafters lie beside models, and are none.
 fn is_model(path: &Path) -> bool {
-    path.join("config.json").is_file() || (is_gguf(path) && path.is_file() && is_first_part(&file_name(path)))
+    (path.join("config.json").is_file() && !dflash::is_drafter(path))
+        || (is_gguf(path) && path.is_file() && is_first_part(&file_name(path)))
 }
 
 /// `organization/name`, and what follows a colon.
@@ -273,6 +275,15 @@ mod tests {
         assert_eq!(default_of(&root), "checkout/models/other.gguf");
         touch(&root, &["checkout/target/debug/models/nearest.gguf"]);
         assert_eq!(default_of(&root), "checkout/target/debug/models/nearest.gguf");
+    }
+
+    #[test]
+    fn a_drafter_beside_the_models_is_not_the_default() {
+        let root = TempDir::new().unwrap();
+        touch(&root, &["checkout/models/drafter/config.json", "home/.cache/pleach/models/zebra.gguf"]);
+        let config = r#"{"architectures": ["DFlashDraftModel"], "dflash_config": {"target_layer_ids": [0]}}"#;
+        fs::write(root.path().join("checkout/models/drafter/config.json"), config).unwrap();
+        assert_eq!(default_of(&root), "home/.cache/pleach/models/zebra.gguf");
     }
 
     #[test]
