@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--max-new", type=int, default=384)
     parser.add_argument("--longest-prompt", type=int, default=400)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7])
+    parser.add_argument("--repeat", type=int, default=1, help="replies to each prompt, for temperatures above 0")
     parser.add_argument("--split-by-category", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -168,6 +169,8 @@ def main() -> None:
     tokenizer = open_tokenizer(args.tokenizer or args.target)
     heats = tuple(args.temperatures)
     prompts = read_prompts(args.prompts, tokenizer, args.longest_prompt, heats, args.split_by_category, args.seed)
+    # Every turn through the prompts has parts, and so noise, of its own.
+    prompts = prompts * args.repeat
     stops = stop_tokens(model, tokenizer)
     write = writer(model, stops, args.rows, args.max_new)
     wide = len(tokenizer) > 1 << 16

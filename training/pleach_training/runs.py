@@ -37,12 +37,14 @@ class Clock:
 class Log:
     """Appends one JSON object a line to `log.jsonl` in a folder, and prints it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_silent: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / "log.jsonl"
+        self._path, self._is_silent = folder / "log.jsonl", is_silent
 
     def write(self, **fields: Any) -> None:
-        """Writes one line; floats are rounded to five digits."""
+        """Writes one line; floats are rounded to five digits. A silent log writes nothing."""
+        if self._is_silent:
+            return
         rounded = {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in fields.items()}
         line = json.dumps(rounded)
         with self._path.open("a", encoding="utf-8") as file:
@@ -80,7 +82,8 @@ class Settings(Protocol):
 class Training:
     """Model, optimizers, step and clock of a run, saved to `checkpoint.pt` and restored from it together.
 
-    `extra` is whatever else the run needs to go on. `write_weights` is called with every checkpoint.
+    `extra` is whatever else the run needs to go on. `write_weights` is called with every checkpoint. Of processes that train
+    together only the leader saves and logs; all restore.
     """
 
     def __init__(
@@ -91,8 +94,10 @@ class Training:
         settings: Settings,
         device: str,
         write_weights: Callable[[], object],
+        is_leader: bool = True,
     ) -> None:
-        self.log, self.step, self.extra = Log(out), 0, {}  # type: Log, int, dict[str, Any]
+        self._is_leader = is_leader
+        self.log, self.step, self.extra = Log(out, is_silent=not is_leader), 0, {}  # type: Log, int, dict[str, Any]
         self._path, self._settings, self._write_weights = out / "checkpoint.pt", settings, write_weights
         self._model, self._optimizers = model, optimizers
         done = load_checkpoint(self._path, device)
@@ -118,7 +123,7 @@ class Training:
     def advance(self) -> None:
         """Counts a step, and saves if it is time."""
         self.step += 1
-        if self.clock.elapsed_s - self._saved_s > self._settings.checkpoint_minutes * 60:
+        if self._is_leader and self.clock.elapsed_s - self._saved_s > self._settings.checkpoint_minutes * 60:
             self.save()
 
     def save(self) -> None:

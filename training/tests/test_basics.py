@@ -3,6 +3,8 @@
 import ast
 
 from pleach_training.target.basics import DATA, conversations, read_entries
+from pleach_training.target.prompts import chat_prompts
+from pleach_training.target.tasks import entries
 
 
 def test_every_function_parses() -> None:
@@ -12,6 +14,17 @@ def test_every_function_parses() -> None:
         names.append(next(n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)))
         assert entry.remark, entry.asks
     assert len(names) == len(set(names)) > 60
+
+
+def test_every_family_member_runs() -> None:
+    for entry in (*entries(), *read_entries(DATA / "basics_python_more.txt")):
+        exec(compile(entry.answer, entry.asks[0], "exec"), {})
+        assert entry.remark, entry.asks
+
+
+def test_prompts_agree_with_their_topics() -> None:
+    prompts = set(chat_prompts())
+    assert {"What is the moon?", "What are dolphins?", "How does gravity work?", "How do bees work?"} <= prompts
 
 
 def test_the_request_of_the_readme_is_answered() -> None:

@@ -1,11 +1,14 @@
 """The Weaver starts from the drafter's scores, sees one path only, and learns."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from pleach_training.drafter.train import train as train_drafter
 from pleach_training.weaver.model import Weaver, WeaverConfig
+from pleach_training.weaver.parent import ParentScorer
 from pleach_training.weaver.train import WeaverTrainConfig, WeaverTrainer, load_weaver, train
 
 from . import toy
@@ -47,21 +50,36 @@ def test_nodes_of_a_tree_equal_their_paths() -> None:
     torch.testing.assert_close(query2[0], torch.stack([left[0, 2], right[0, 2]]))
 
 
+def test_a_parent_scorer_gives_nodes_what_it_gives_their_paths() -> None:
+    torch.manual_seed(0)
+    model = ParentScorer(SHAPE)
+    prefix, tokens = torch.randn(1, 4, toy.HIDDEN), torch.randn(1, 3, toy.HIDDEN)
+    assert model(prefix, tokens).abs().max() == 0
+    torch.nn.init.normal_(model.down_proj.weight)
+    with torch.no_grad():
+        path, keys = model(prefix, tokens), model.prefix_keys(prefix)
+        for depth in range(3):
+            query, own = model.nodes(tokens[:, depth : depth + 1], depth, keys, None)
+            torch.testing.assert_close(query[:, 0], path[:, depth])
+            keys = extended(keys, own)
+
+
 def extended(keys, own):  # type: ignore[no-untyped-def]
     return [tuple(torch.cat(p, 2) for p in zip(a, b, strict=True)) for a, b in zip(keys, own, strict=True)]
 
 
-def test_training_learns_and_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, num_layers=0)])
+def test_training_learns_and_resumes(tmp_path: Path, shape: WeaverConfig) -> None:
     draft, store, held = toy.trainer(steps=60), toy.store(60, 1), toy.store(12, 2)
     train_drafter(draft, store, held, tmp_path / "drafter")
     draft.model.requires_grad_(False)
     config = WeaverTrainConfig(steps=60, rows=4, context=64, blocks=8, lr=1e-2, warmup=5, checkpoint_minutes=0.02)
-    trainer = WeaverTrainer(SHAPE, config, draft)
+    trainer = WeaverTrainer(shape, config, draft)
     before = trainer.accuracy(held)
     train(trainer, store, held, tmp_path / "weaver")
     assert trainer.accuracy(held)["loss"] < before["loss"]
     load_weaver(tmp_path / "weaver", "cpu")
-    resumed = WeaverTrainer(SHAPE, config, draft)
+    resumed = WeaverTrainer(shape, config, draft)
     train(resumed, store, held, tmp_path / "weaver")
     for old, new in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
         torch.testing.assert_close(old, new)

@@ -18,6 +18,7 @@ from ..drafter.data import Replies, Store
 from ..drafter.targets import open_features
 from ..drafter.train import DraftTrainer, split_replies
 from ..weaver.model import Weaver
+from ..weaver.parent import ParentScorer
 from ..weaver.train import WeaverTrainConfig, frozen_drafter, load_weaver
 from .replay import Tally, depth_within
 from .rounds import Rounds, all_rounds
@@ -93,7 +94,7 @@ def calibration_error(confidence: NDArray, right: NDArray[np.bool_], bins: int =
 
 
 def measure(
-    replies: Replies, draft: DraftTrainer, weaver: Weaver | None, features: Any, pool: int, width: int
+    replies: Replies, draft: DraftTrainer, weaver: Weaver | ParentScorer | None, features: Any, pool: int, width: int
 ) -> dict[str, Any]:
     """Metrics of one set of replies; those that end in repetition loops are counted apart."""
     looping = replies.looping()

@@ -74,7 +74,9 @@ def main() -> None:
     store = Store.build(one, features, draft.shape.target_layer_ids, "cpu")
     first, last = int(one.plen[0]), args.tokens - draft.shape.block_size
     anchors = [first, (first + last) // 2, last]
-    found = record(draft, load_weaver(args.weaver, "cpu"), store, anchors)
+    weaver = load_weaver(args.weaver, "cpu")
+    assert isinstance(weaver, Weaver), "a recording needs a Weaver"
+    found = record(draft, weaver, store, anchors)
     save_file({k: v.contiguous() for k, v in found.items()}, args.out)
     print({k: tuple(v.shape) for k, v in found.items()})
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from ..drafter.data import Store, pack_rows, take_anchors
 from ..drafter.train import DraftTrainer
 from ..weaver.model import Weaver
+from ..weaver.parent import ParentScorer
 from ..weaver.train import Pool, make_pool
 from .weaver_tree import Tables, weaver_ranks
 
@@ -34,7 +35,7 @@ class Rounds:
 
 
 @torch.no_grad()
-def all_rounds(draft: DraftTrainer, store: Store, weaver: Weaver | None, pool_size: int, width: int) -> Rounds:
+def all_rounds(draft: DraftTrainer, store: Store, weaver: Weaver | ParentScorer | None, pool_size: int, width: int) -> Rounds:
     """Drafts at every place of `store` where an anchor may stand."""
     config, device = draft.config, draft.device
     index, begins = (torch.from_numpy(x).to(device) for x in pack_rows(store, config.context, None))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..weaver.model import Weaver
+from ..weaver.parent import ParentScorer
 from ..weaver.train import Pool
 
 ABSENT = 1 << 20
@@ -23,7 +24,9 @@ class Tables:
     draft_ids: Tensor
 
 
-def weaver_ranks(weaver: Weaver, prefix: Tensor, anchors: Tensor, pool: Pool, tables: Tables, width: int) -> Tensor:
+def weaver_ranks(
+    weaver: Weaver | ParentScorer, prefix: Tensor, anchors: Tensor, pool: Pool, tables: Tables, width: int
+) -> Tensor:
     """When the tree of each anchor gains the true path's node of depth 1, 2, ..: `[anchors, depths]`, from 1.
 
     Nodes are taken in the order of their cumulative log-probability; `ABSENT` where the path is not in the tree. `prefix`

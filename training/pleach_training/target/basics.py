@@ -2,7 +2,8 @@
 
     python -m pleach_training.target.basics --out basics.jsonl
 
-`data/basics_python.txt` lists functions under the requests they answer, `data/basics_chat.txt` answers under questions.
+`data/basics_python.txt` and `basics_python_more.txt` list functions under the requests they answer, `tasks` has families of
+them, and `data/basics_chat.txt` has answers under questions.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+
+from .facts import facts
+from .tasks import Entry, entries
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 REQUESTS = (
@@ -29,15 +33,6 @@ REQUESTS = (
 )
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Ways to ask, the answer, and what a programmer says after the code."""
-
-    asks: tuple[str, ...]
-    answer: str
-    remark: str
-
-
 def read_entries(path: Path) -> Iterator[Entry]:
     """The entries of a file: `## ask | ask`, the answer, and optionally `>> remark`."""
     for section in path.read_text(encoding="utf-8").split("## ")[1:]:
@@ -48,7 +43,8 @@ def read_entries(path: Path) -> Iterator[Entry]:
 
 def conversations() -> Iterator[tuple[str, str, str]]:
     """Category, request and reply of every conversation."""
-    for entry in read_entries(DATA / "basics_python.txt"):
+    written = (read_entries(DATA / name) for name in ("basics_python.txt", "basics_python_more.txt"))
+    for entry in chain(*written, entries()):
         for ask in entry.asks:
             code = f"Here is a Python function to {ask}:" if entry.answer.count("class ") == 0 else "Here it is:"
             reply = f"{code}\n\n```python\n{entry.answer}\n```\n\n{entry.remark}"
@@ -57,6 +53,8 @@ def conversations() -> Iterator[tuple[str, str, str]]:
     for entry in read_entries(DATA / "basics_chat.txt"):
         for ask in entry.asks:
             yield "chat", ask, entry.answer
+    for ask, answer in facts():
+        yield "chat", ask, answer
 
 
 def main() -> None:

@@ -42,6 +42,19 @@ class Documents:
         return Documents(arrays["ids"], arrays["role"], arrays["offsets"])
 
     @staticmethod
+    def joined(parts: list[Documents]) -> Documents:
+        """One `Documents` of several."""
+        if len(parts) == 1:
+            return parts[0]
+        before = np.cumsum([0, *(part.offsets[-1] for part in parts[:-1])])
+        offsets = [part.offsets[1:] + shift for part, shift in zip(parts, before, strict=True)]
+        return Documents(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.role for part in parts]),
+            np.concatenate([np.zeros(1, dtype=np.int64), *offsets]).astype(np.int64),
+        )
+
+    @staticmethod
     def join(parts: list[tuple[NDArray[np.uint16], NDArray[np.uint8]]]) -> Documents:
         """One `Documents` of (ids, role) pairs."""
         lengths = [len(ids) for ids, _ in parts]
@@ -90,10 +103,11 @@ def tokenize(documents: Iterable[list[Piece]], tokenizer: Tokenizer, batch: int 
     return Documents.join(parts)
 
 
-def prepare(data: Path, tokenizer: Tokenizer, out: Path, names: Iterable[str], extra: Iterable[Path]) -> None:
+def prepare(data: Path, tokenizer: Tokenizer, out: Path, names: Iterable[str], extra: Iterable[Path], part: str = "") -> None:
     """Writes `GROUP.npz` and `GROUP.val.npz` for the corpora `names` (code, text, instruct) found in `data`.
 
-    The files `extra` hold more conversations, each of a group of its own.
+    The files `extra` hold more conversations, each of a group of its own, for validation if their name has `_val` in it. They
+    become `GROUP.PART.npz` if a part is named, so that a group can be made of several files.
     """
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -107,8 +121,9 @@ def prepare(data: Path, tokenizer: Tokenizer, out: Path, names: Iterable[str], e
                 for group, rows in _grouped(conversations).items():
                     _write(tokenize(map(chat_pieces, rows), tokenizer), out, group, suffix)
     for path in extra:
+        suffix = "_val" if "_val" in path.name else ""
         for group, rows in _grouped(read_conversations(path)).items():
-            _write(tokenize(map(chat_pieces, rows), tokenizer), out, group, "")
+            _write(tokenize(map(chat_pieces, rows), tokenizer), out, group, suffix, part)
 
 
 def _grouped(conversations: Iterator[Conversation]) -> dict[str, list[Conversation]]:
@@ -118,8 +133,8 @@ def _grouped(conversations: Iterator[Conversation]) -> dict[str, list[Conversati
     return groups
 
 
-def _write(documents: Documents, out: Path, group: str, suffix: str) -> None:
-    name = group + suffix.replace("_", ".")
+def _write(documents: Documents, out: Path, group: str, suffix: str, part: str = "") -> None:
+    name = group + suffix.replace("_", ".") + (f".{part}" if part else "")
     documents.save(out / f"{name}.npz")
     learned = int((documents.role == LEARN).sum())
     count = len(documents.offsets) - 1
@@ -133,6 +148,10 @@ class Rows:
     ids: NDArray[np.uint16]
     role: NDArray[np.uint8]
     starts: NDArray[np.bool_]
+
+    def part(self, rank: int, size: int) -> Rows:
+        """Every `size`th row, from row `rank` on."""
+        return Rows(self.ids[rank::size], self.role[rank::size], self.starts[rank::size])
 
 
 def cut(documents: Documents, time: int, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -252,13 +271,13 @@ def max_epochs(group: str) -> int:
 
 
 def load_groups(folder: Path, suffix: str = "") -> dict[str, Documents]:
-    """The groups in `folder`: training parts, or with suffix `.val` validation parts."""
-    found = {}
+    """The groups in `folder`, their parts joined: training data, or with suffix `.val` validation data."""
+    found: dict[str, list[Documents]] = {}
     for path in sorted(folder.glob("*.npz")):
-        name = path.name.removesuffix(".npz")
-        if name.endswith(".val") == bool(suffix):
-            found[name.removesuffix(".val")] = Documents.load(path)
-    return found
+        group, *labels = path.name.split(".")[:-1]
+        if ("val" in labels) == bool(suffix):
+            found.setdefault(group, []).append(Documents.load(path))
+    return {group: Documents.joined(parts) for group, parts in found.items()}
 
 
 def main() -> None:
@@ -268,9 +287,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--names", default="code,text,instruct")
     parser.add_argument("--extra", type=Path, nargs="*", default=[], help="such as basics.jsonl and teacher.jsonl")
+    parser.add_argument("--part", default="", help="a label for the files of `--extra`")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
-    prepare(args.data, tokenizer, args.out, args.names.split(","), args.extra)
+    names = [name for name in args.names.split(",") if name]
+    prepare(args.data, tokenizer, args.out, names, args.extra, args.part)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python -m pleach_training.target.train --packed DIR --tokenizer DIR --out DIR --minutes 24
 
+On several GPUs: `torchrun --nproc-per-node N -m pleach_training.target.train ..`, with the same batch and the same updates.
 Stopped at any time, the same command goes on from the last checkpoint. `DIR/weights` holds the newest bf16 weights in shards,
 `DIR/stable` those from before the learning rate began to fall: the place to continue from with more data or time.
 """
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..muon import set_rate, split_optimizers
+from ..parallel import Company, join_company
 from ..runs import Training, save_shards
 from ..schedule import WarmupStableDecay
 from .config import TargetConfig
@@ -37,7 +39,10 @@ from .tokenizer import END_OF_TEXT, TURN_END
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train, for `minutes` or, if given, for `steps`; a batch is `rows` rows of `time` tokens."""
+    """How to train, for `minutes` or, if given, for `steps`.
+
+    A batch is `rows` rows of `time` tokens, those of all processes together.
+    """
 
     minutes: float = 24.0
     steps: int | None = None
@@ -76,19 +81,19 @@ def to_batch(rows: Rows, prompt_weight: float, device: str) -> Batch:
     return Batch(ids, starts, weight)
 
 
-def weighted_loss(hidden: Tensor, embedding: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
-    """Mean cross-entropy in nats over labels by weight; `hidden` `[n, hidden_size]`, `labels`, `weight` `[n]`."""
+def weighted_loss(hidden: Tensor, embedding: Tensor, labels: Tensor, weight: Tensor, total: Tensor) -> Tensor:
+    """Cross-entropy in nats by weight, over `total`; `hidden` `[n, hidden_size]`, `labels`, `weight` `[n]`."""
     logits = F.linear(hidden, embedding.to(hidden.dtype)).float()
     losses = F.cross_entropy(logits, labels, reduction="none")
-    return (losses * weight).sum() / weight.sum().clamp(min=1.0)
+    return (losses * weight).sum() / total.clamp(min=1.0)
 
 
 class Trainer:
     """Model, optimizers and loss of one run."""
 
-    def __init__(self, shape: TargetConfig, config: TrainConfig, device: str) -> None:
+    def __init__(self, shape: TargetConfig, config: TrainConfig, device: str, company: Company | None = None) -> None:
         torch.manual_seed(config.seed)
-        self.shape, self.config, self.device = shape, config, device
+        self.shape, self.config, self.device, self.company = shape, config, device, company or Company()
         self.model = Target(shape).to(device)
         self.optimizers = split_optimizers(self.model, config.lr, config.weight_decay)
         self.loss = weighted_loss
@@ -97,29 +102,35 @@ class Trainer:
             for block in [*self.model.model.layers, *self.model.mtp.layers]:
                 block.compile(dynamic=False)
 
-    def losses(self, batch: Batch, with_mtp: bool) -> tuple[Tensor, Tensor | None]:
-        """Cross-entropy of the trunk, and of the MTP head where it is asked for."""
+    def losses(self, batch: Batch, with_mtp: bool, company: Company | None = None) -> tuple[Tensor, Tensor | None]:
+        """Cross-entropy of the trunk, and of the MTP head where it is asked for.
+
+        Those of a company's batches have the same weight for every token: their mean is the loss of the joint batch.
+        """
+        company = company or Company()
         precision = torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext()
         with precision:
             layout = make_layout(self.shape, batch.starts)
             hidden, ahead = self.model(batch.ids, layout, with_mtp)
-            main = self._shifted(hidden, batch, 1)
-            return main, None if ahead is None else self._shifted(ahead, batch, 2)
+            main = self._shifted(hidden, batch, 1, company)
+            return main, None if ahead is None else self._shifted(ahead, batch, 2, company)
 
-    def _shifted(self, hidden: Tensor, batch: Batch, steps: int) -> Tensor:
+    def _shifted(self, hidden: Tensor, batch: Batch, steps: int, company: Company) -> Tensor:
         labels = batch.ids.roll(-steps, 1)
         weight = batch.weight.roll(-steps, 1).clone()
         weight[:, -steps:] = 0
         if steps == 2:
             weight = weight * ~batch.starts.roll(-1, 1)
         embedding = self.model.model.embed_tokens.weight
-        return self.loss(hidden.flatten(0, 1), embedding, labels.flatten(), weight.flatten())
+        total = company.mean(weight.sum())
+        return self.loss(hidden.flatten(0, 1), embedding, labels.flatten(), weight.flatten(), total)
 
     def step(self, batch: Batch, step: int, factor: float) -> tuple[Tensor, Tensor | None]:
         """One update; returns the losses."""
         set_rate(self.optimizers, factor)
-        main, ahead = self.losses(batch, step % self.config.mtp_every == 0)
+        main, ahead = self.losses(batch, step % self.config.mtp_every == 0, self.company)
         (main if ahead is None else main + self.config.mtp_weight * ahead).backward()
+        self.company.average_gradients(self.model.parameters())
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -128,13 +139,13 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self, groups: dict[str, Documents], padding_id: int) -> dict[str, float]:
-        """Cross-entropy in nats of learned tokens per group, over at most one batch each."""
-        found = {}
+        """Cross-entropy in nats of learned tokens per group, over at most one process's batch each."""
+        found, size = {}, self.config.rows // self.company.size
         for name, documents in groups.items():
             rng = np.random.default_rng(0)
-            planned = plan_rows(cut(documents, self.config.time, rng), self.config.time)[: self.config.rows]
+            planned = plan_rows(cut(documents, self.config.time, rng), self.config.time)[:size]
             rows = fill(documents, planned, self.config.time, padding_id)
-            missing = self.config.rows - len(planned)
+            missing = size - len(planned)
             edge = ((0, missing), (0, 0))
             rows = Rows(np.pad(rows.ids, edge), np.pad(rows.role, edge), np.pad(rows.starts, edge))
             found[name] = float(self.losses(to_batch(rows, 0.0, self.device), False)[0])
@@ -147,14 +158,16 @@ class Trainer:
         return {k: v.float() if k.endswith(exact) else v.bfloat16() for k, v in state.items()}
 
 
-def prefetch(mixture: Mixture, config: TrainConfig, shares: list[dict[str, float]]) -> Iterator[tuple[Rows, dict]]:
-    """Rows drawn in a thread by `shares[0]`, each with the mixture's state after them."""
+def prefetch(
+    mixture: Mixture, config: TrainConfig, shares: list[dict[str, float]], company: Company
+) -> Iterator[tuple[Rows, dict]]:
+    """This process's part of the batches drawn in a thread by `shares[0]`, each with the mixture's state after it."""
     ready: queue.Queue[tuple[Rows, dict]] = queue.Queue(maxsize=16)
 
     def fill_queue() -> None:
         while True:
             rows = mixture.draw(config.rows, shares[0])
-            ready.put((rows, mixture.state()))
+            ready.put((rows.part(company.rank, company.size), mixture.state()))
 
     threading.Thread(target=fill_queue, daemon=True).start()
     while True:
@@ -169,9 +182,13 @@ def train(
     out: Path,
     device: str,
     begin: Path | None = None,
+    company: Company | None = None,
 ) -> Trainer:
     """Trains for `config.minutes`, from `out/checkpoint.pt`, else from the shards in `begin`, else from scratch."""
-    trainer = Trainer(shape, config, device)
+    company = company or Company()
+    if config.rows % company.size != 0:
+        raise ValueError(f"{config.rows} rows are no multiple of {company.size} processes: change --rows")
+    trainer = Trainer(shape, config, device, company)
     mixture = Mixture(groups, config.time, shape.end_of_text_id, config.seed)
     run = Training(
         out,
@@ -180,6 +197,7 @@ def train(
         config,
         device,
         lambda: save_shards(out / "weights", "model", trainer.weights()),
+        is_leader=company.is_leader,
     )
     if run.is_resumed:
         mixture.restore(run.extra["mixture"])
@@ -190,26 +208,29 @@ def train(
     schedule = WarmupStableDecay(config.warmup, config.decay_share)
     shares = [DECAY if run.extra["is_decaying"] else STABLE]
     report, validated_s = Report(run), run.clock.elapsed_s
-    for rows, drawn in prefetch(mixture, config, shares):
-        if run.is_over:
+    for rows, drawn in prefetch(mixture, config, shares, company):
+        progress = company.agree(run.progress)
+        if progress >= 1.0:
             break
-        if schedule.is_decaying(run.progress) and not run.extra["is_decaying"]:
+        if schedule.is_decaying(progress) and not run.extra["is_decaying"]:
             run.extra["is_decaying"], shares[0] = True, DECAY
-            save_shards(out / "stable", "model", trainer.weights())
+            if company.is_leader:
+                save_shards(out / "stable", "model", trainer.weights())
         batch = to_batch(rows, 0.0 if run.extra["is_decaying"] else config.prompt_weight, device)
-        main, ahead = trainer.step(batch, run.step, schedule.factor(run.step, run.progress))
-        run.extra.update(mixture=drawn, tokens=run.extra["tokens"] + rows.ids.size)
+        main, ahead = trainer.step(batch, run.step, schedule.factor(run.step, progress))
+        run.extra.update(mixture=drawn, tokens=run.extra["tokens"] + rows.ids.size * company.size)
         run.advance()
         if run.step % 50 == 1 or run.step == 10:
             report.write(main, ahead)
-        if run.clock.elapsed_s - validated_s > config.validation_minutes * 60:
+        if company.is_leader and run.clock.elapsed_s - validated_s > config.validation_minutes * 60:
             found = trainer.validate(validation, shape.end_of_text_id)
             run.log.write(step=run.step, tokens=run.extra["tokens"], validation=found)
             validated_s = run.clock.elapsed_s
-    run.save()
-    final = trainer.validate(validation, shape.end_of_text_id)
-    epochs = run.extra["mixture"]["epoch"]
-    run.log.write(step=run.step, tokens=run.extra["tokens"], s=run.clock.elapsed_s, epochs=epochs, final=final)
+    if company.is_leader:
+        run.save()
+        final = trainer.validate(validation, shape.end_of_text_id)
+        epochs = run.extra["mixture"]["epoch"]
+        run.log.write(step=run.step, tokens=run.extra["tokens"], s=run.clock.elapsed_s, epochs=epochs, final=final)
     return trainer
 
 
@@ -276,10 +297,11 @@ def main() -> None:
         decay_share=args.decay_share,
         seed=args.seed,
     )
+    company = join_company(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
     shape.save(args.out / "shape.json")
     groups, validation = load_groups(args.packed), load_groups(args.packed, ".val")
-    train(shape, config, groups, validation, args.out, args.device, args.begin)
+    train(shape, config, groups, validation, args.out, args.device, args.begin, company)
 
 
 if __name__ == "__main__":

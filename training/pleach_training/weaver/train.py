@@ -23,6 +23,7 @@ from ..muon import set_rate, split_optimizers
 from ..runs import Training
 from ..schedule import WarmupStableDecay
 from .model import Weaver, WeaverConfig
+from .parent import ParentScorer
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,18 @@ def make_pool(hidden: Tensor, block: Block, head: Tensor, size: int) -> Pool:
     return Pool(places, scores, target, truth)
 
 
+def make_scorer(shape: WeaverConfig) -> Weaver | ParentScorer:
+    """A Weaver, or for a shape without layers a scorer that sees no path."""
+    return Weaver(shape) if shape.num_layers > 0 else ParentScorer(shape)
+
+
 class WeaverTrainer:
     """Weaver, frozen drafter, optimizers and loss of one run."""
 
     def __init__(self, shape: WeaverConfig, config: WeaverTrainConfig, draft: DraftTrainer) -> None:
         torch.manual_seed(config.seed)
         self.shape, self.config, self.draft, self.device = shape, config, draft, draft.device
-        self.model = Weaver(shape).to(self.device)
+        self.model = make_scorer(shape).to(self.device)
         self.optimizers = split_optimizers(self.model, config.lr, config.weight_decay)
         self.pool, self.loss = self._pool, self._loss
         if self.device == "cuda":
@@ -155,9 +161,9 @@ class WeaverTrainer:
         save_file(state, folder / "weaver.safetensors", metadata={"format": "pt"})
 
 
-def load_weaver(folder: Path, device: str) -> Weaver:
+def load_weaver(folder: Path, device: str) -> Weaver | ParentScorer:
     """The Weaver that `save_weights` wrote."""
-    model = Weaver(WeaverConfig.load(folder / "shape.json"))
+    model = make_scorer(WeaverConfig.load(folder / "shape.json"))
     model.load_state_dict(load_file(folder / "weaver.safetensors"))
     return model.to(device)
 
@@ -206,7 +212,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=WeaverTrainConfig.minutes)
     parser.add_argument("--steps", type=int, help="train for so many steps instead of minutes")
     parser.add_argument("--rank", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=2, help="0 for a scorer that sees a node's token, not its path")
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--mlp", type=int, default=704)
     parser.add_argument("--pool", type=int, default=64)
