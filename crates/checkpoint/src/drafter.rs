@@ -1,15 +1,17 @@
-//! Drafters of the DFlash kind, in z-lab's layout: `config.json` with `dflash_config`, and safetensors.
+//! Drafters of the DFlash kind: what they are, whichever way their files are laid out.
 
-use std::path::Path;
+mod mirai;
+mod z_lab;
 
-use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use crate::{
     CheckpointError, ModelConfig, SourceFile, TensorData, TensorMap,
-    config::{limits, parse_hugging_face},
     expected::{self, Origin},
-    fields::{Fields, describe, parse_json, shorten},
-    hugging_face::{Weights, read_optional, read_weights},
+    fields::{parse_json, shorten},
+    hugging_face::read_optional,
     pool::{Element, Pool},
     safetensors::Dtype,
 };
@@ -17,7 +19,8 @@ use crate::{
 /// A drafter that guesses a block of tokens in one pass, from hidden states of its target.
 ///
 /// It has no embedding and no output matrix: both are the target's. Its tensors are `fc.weight`, `hidden_norm.weight`,
-/// `norm.weight`, and blocks named as those of Qwen3. Source: DFlash (arXiv:2602.06036) and the repository `z-lab/dflash`.
+/// `norm.weight`, blocks named as those of Qwen3, and with DFlash2 `attention_conv` and `mlp_conv` in each block and
+/// `candidate_selector`. Source: DFlash (arXiv:2602.06036) and the repository `z-lab/dflash`.
 #[derive(Debug)]
 pub struct DrafterCheckpoint {
     /// What the config says.
@@ -46,25 +49,85 @@ pub struct DrafterConfig {
     pub mask_token_id: u32,
     /// The target's tokens that it can guess, in the order of its own scores; `None` for all of them.
     pub draft_to_target: Option<Vec<u32>>,
+    /// DFlash2's convolutions around attention and MLP of each layer.
+    pub conv: Option<DraftConv>,
+    /// DFlash2's scores of neighboring guesses.
+    pub selector: Option<DraftSelector>,
 }
 
-/// What the rows of a block see in one layer.
+/// What the rows of a block see in one layer, of the text and of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DraftAttention {
+pub struct DraftAttention {
+    /// Rows and tokens at a smaller distance than this; `None` for all.
+    pub window: Option<usize>,
+    /// Whether a row does not see those after it.
+    pub causal: bool,
+}
+
+impl DraftAttention {
     /// All of the text, and all rows of the block.
-    Full,
-    /// The last tokens up to and with the row itself, this many; so within the block a row sees those before it.
-    Sliding {
-        /// Tokens that a row sees at most, its own included.
-        window: usize,
-    },
+    pub const FULL: Self = Self { window: None, causal: false };
+}
+
+/// Sizes of DFlash2's convolutions, which reach back inside the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftConv {
+    /// Rows that a row is mixed of, its own included.
+    pub kernel_size: usize,
+    /// Channels that share what the row's own input adds to the kernel.
+    pub group_size: usize,
+}
+
+/// Sizes of DFlash2's candidate selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftSelector {
+    /// Width of a token's entry in its two codebooks.
+    pub rank: usize,
+    /// Likeliest tokens of a place that it weighs.
+    pub top_k: usize,
+}
+
+/// How the files of a drafter are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrafterLayout {
+    /// z-lab's: a Hugging Face config with `dflash_config`, tensors named as the model's modules.
+    ZLab,
+    /// Mirai's: `speculator_config` with `draft_config`, tensors under `speculator.`.
+    Mirai,
+}
+
+impl DrafterLayout {
+    /// The layout of the drafter in a folder, by its `config.json`; `None` where it describes something else, or nothing
+    /// that can be read.
+    pub fn of(dir: &Path) -> Option<Self> {
+        let config = std::fs::read(dir.join("config.json")).ok()?;
+        Self::of_config(&serde_json::from_slice(&config).ok()?)
+    }
+
+    /// The layout that a config describes.
+    pub(crate) fn of_config(config: &Value) -> Option<Self> {
+        if config.get("speculator_config").is_some() {
+            return Some(Self::Mirai);
+        }
+        let names_itself = |name: &Value| name.as_str().is_some_and(|name| name.starts_with("DFlash"));
+        let architectures = config.get("architectures").and_then(Value::as_array);
+        let is_drafter =
+            config.get("dflash_config").is_some() || architectures.is_some_and(|names| names.iter().any(names_itself));
+        is_drafter.then_some(Self::ZLab)
+    }
+}
+
+/// The drafter that came with a model: in the folder `speculator` inside the model's own.
+pub fn drafter_beside(model: &Path) -> Option<PathBuf> {
+    let dir = model.join("speculator");
+    DrafterLayout::of(&dir).map(|_| dir)
 }
 
 /// Longest block: no drafter is trained to look further.
 const BLOCK: std::ops::RangeInclusive<usize> = 2..=64;
 
 impl DrafterCheckpoint {
-    /// Opens the folder of a drafter.
+    /// Opens the folder of a drafter, in either layout.
     ///
     /// # Errors
     ///
@@ -74,78 +137,41 @@ impl DrafterCheckpoint {
         let config_file = dir.join("config.json");
         let file = read_optional(&config_file)?.ok_or_else(|| CheckpointError::NoConfig { dir: dir.to_owned() })?;
         let mut config = DrafterConfig::from_json(&file.bytes, &config_file)?;
-        let Weights { mut pool, mut files, mappings, .. } = read_weights(dir)?;
+        let layout = DrafterLayout::of_config(&parse_json(&file.bytes, &config_file)?);
+        let Parts { mut pool, mut files, mappings } = match layout {
+            Some(DrafterLayout::Mirai) => mirai::read_tensors(dir, &config)?,
+            _ => z_lab::read_tensors(dir)?,
+        };
         let origin = Origin { weights: dir, config: &config_file };
         config.draft_to_target = draft_to_target(&mut pool, config.model.vocab_size)?;
-        let tensors = expected::assemble_drafter(&config.model, config.target_layer_ids.len(), &mut pool, &origin)?;
+        let tensors = expected::assemble_drafter(&config, &mut pool, &origin)?;
         refuse_others(&pool)?;
         files.insert(0, file.source);
         Ok(Self { config, tensors: tensors.with_mappings(mappings), files })
     }
 }
 
+/// The tensors of a drafter under their canonical names, and what they came from.
+struct Parts {
+    pool: Pool,
+    files: Vec<SourceFile>,
+    mappings: Vec<crate::map::Mapping>,
+}
+
 impl DrafterConfig {
-    /// Reads a `config.json`. `file` is the name that errors give; `draft_to_target` is in the tensors and `None` here.
+    /// Reads a `config.json` of either layout. `file` is the name that errors give; `draft_to_target` is in the tensors and
+    /// `None` here.
     ///
     /// # Errors
     ///
     /// A missing field, a value that no drafter can have, or the config of something else.
     pub fn from_json(json: &[u8], file: &Path) -> Result<Self, CheckpointError> {
         let value: Value = parse_json(json, file)?;
-        let root = Fields::of(&value, file)?;
-        let own = root.object("dflash_config")?.ok_or_else(|| root.missing("dflash_config"))?;
-        let model = parse_hugging_face(plain(&value).to_string().as_bytes(), file)?.model;
-        // Some files have these beside `dflash_config`, some inside it.
-        let holder = |field: &str| if own.get(field).is_some() { own.clone() } else { root.clone() };
-        let num_target_layers = holder("num_target_layers").count("num_target_layers", limits::LAYERS)?;
-        Ok(Self {
-            attention: attention(&root, model.num_hidden_layers)?,
-            block_size: holder("block_size").count("block_size", BLOCK)?,
-            target_layer_ids: target_layer_ids(&holder("target_layer_ids"), num_target_layers)?,
-            num_target_layers,
-            mask_token_id: holder("mask_token_id").count("mask_token_id", 0..=model.vocab_size - 1)? as u32,
-            draft_to_target: None,
-            model,
-        })
-    }
-}
-
-/// The config as that of a model whose layers are all full attention.
-fn plain(value: &Value) -> Value {
-    let mut plain = value.clone();
-    if let Some(fields) = plain.as_object_mut() {
-        fields.remove("layer_types");
-        fields.insert("use_sliding_window".to_owned(), json!(false));
-    }
-    plain
-}
-
-fn attention(root: &Fields<'_>, num_layers: usize) -> Result<Vec<DraftAttention>, CheckpointError> {
-    let kinds = match root.get("layer_types") {
-        None => return Ok(vec![DraftAttention::Full; num_layers]),
-        Some(Value::Array(kinds)) if kinds.len() == num_layers => kinds,
-        Some(other) => return Err(root.wrong("layer_types", describe(other), "a list with one entry for each layer")),
-    };
-    let kind = |kind: &Value| match kind.as_str() {
-        Some("full_attention") => Ok(DraftAttention::Full),
-        Some("sliding_attention") => {
-            Ok(DraftAttention::Sliding { window: root.count("sliding_window", limits::POSITIONS)? })
+        match DrafterLayout::of_config(&value) {
+            Some(DrafterLayout::Mirai) => mirai::config(&value, file),
+            _ => z_lab::config(&value, file),
         }
-        _ => Err(root.wrong("layer_types", describe(kind), "\"full_attention\" or \"sliding_attention\"")),
-    };
-    kinds.iter().map(kind).collect()
-}
-
-fn target_layer_ids(fields: &Fields<'_>, num_target_layers: usize) -> Result<Vec<usize>, CheckpointError> {
-    const FIELD: &str = "target_layer_ids";
-    let value = fields.get(FIELD).ok_or_else(|| fields.missing(FIELD))?;
-    let wrong = |found| fields.wrong(FIELD, found, format!("a list of layers below {num_target_layers}"));
-    let ids = value.as_array().filter(|ids| !ids.is_empty()).ok_or_else(|| wrong(describe(value)))?;
-    let id = |id: &Value| {
-        let number = id.as_u64().and_then(|id| usize::try_from(id).ok()).filter(|&id| id < num_target_layers);
-        number.ok_or_else(|| wrong(describe(id)))
-    };
-    ids.iter().map(id).collect()
+    }
 }
 
 /// The list of tokens that the drafter scores, if it has one.
@@ -175,11 +201,11 @@ fn draft_to_target(pool: &mut Pool, vocab_size: usize) -> Result<Option<Vec<u32>
 /// Refuses tensors that nothing was taken for: they change what is guessed.
 fn refuse_others(pool: &Pool) -> Result<(), CheckpointError> {
     let Some(name) = pool.names().min() else { return Ok(()) };
-    let file = pool.get(name).map(|stored| stored.file.to_path_buf()).unwrap_or_default();
+    let stored = pool.get(name);
     Err(CheckpointError::UnsupportedFormat {
-        file,
-        tensor: shorten(name),
-        found: "part of a drafter that is more than DFlash".to_owned(),
-        advice: "supported are drafters of full and sliding attention, without convolutions, selectors or other heads",
+        file: stored.map(|stored| stored.file.to_path_buf()).unwrap_or_default(),
+        tensor: shorten(stored.map_or(name, |stored| &stored.source_name)),
+        found: "part of a drafter that is neither DFlash nor DFlash2".to_owned(),
+        advice: "supported are full and sliding attention, DFlash2's convolutions and its candidate selector",
     })
 }

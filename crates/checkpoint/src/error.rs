@@ -21,6 +21,14 @@ pub enum CheckpointError {
         /// The folder searched.
         dir: PathBuf,
     },
+    /// A folder with a drafter where a model was asked for.
+    #[error(
+        "`{dir}` holds a drafter, which guesses ahead for a model and is none itself: open the model that it was made for"
+    )]
+    ADrafter {
+        /// The drafter's folder.
+        dir: PathBuf,
+    },
     /// A folder without weights.
     #[error("no `.safetensors` or `.gguf` file in `{dir}`: the download is probably incomplete, fetch it again")]
     NoWeights {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::{
-    Architecture, CheckpointError, Convention, LayerType, LinearAttentionConfig, ModelConfig, MoeConfig, SkippedTensor,
-    Tensor, TensorMap,
+    Architecture, CheckpointError, Convention, DraftConv, DraftSelector, DrafterConfig, LayerType,
+    LinearAttentionConfig, ModelConfig, MoeConfig, SkippedTensor, Tensor, TensorMap,
     fields::shorten,
     pool::{Pool, Stored},
 };
@@ -63,16 +63,14 @@ pub(crate) fn assemble(
     Ok((tensors, skipped))
 }
 
-/// Takes every tensor of a DFlash drafter out of `pool`, checked: its blocks are `model`'s, and it reads `num_taps` layers of
-/// its target. What is left in the pool belongs to something else.
+/// Takes every tensor of a DFlash drafter out of `pool`, checked. What is left in the pool belongs to something else.
 pub(crate) fn assemble_drafter(
-    model: &ModelConfig,
-    num_taps: usize,
+    drafter: &DrafterConfig,
     pool: &mut Pool,
     origin: &Origin<'_>,
 ) -> Result<TensorMap, CheckpointError> {
     let conventions = Conventions { norm: Convention::AsIs, decay: Convention::AsIs };
-    take_all(pool, conventions, origin, |take| visit_drafter(model, num_taps, take))
+    take_all(pool, conventions, origin, |take| visit_drafter(drafter, take))
 }
 
 /// Takes the tensors that `visit` asks for.
@@ -166,16 +164,26 @@ fn visit(model: &ModelConfig, f: &mut Visit<'_>) -> Result<(), CheckpointError> 
 }
 
 /// Calls `f` with each tensor of a drafter, which has neither embedding nor output matrix.
-fn visit_drafter(model: &ModelConfig, num_taps: usize, f: &mut Visit<'_>) -> Result<(), CheckpointError> {
+fn visit_drafter(drafter: &DrafterConfig, f: &mut Visit<'_>) -> Result<(), CheckpointError> {
+    let (model, num_taps) = (&drafter.model, drafter.target_layer_ids.len());
     let hidden = model.hidden_size;
     let mut root = Lines { prefix: "", f };
     let rule = "[hidden_size, number of target_layer_ids * hidden_size]";
     root.line("fc.weight", &[hidden, num_taps * hidden], rule, Role::Matrix)?;
     root.line("hidden_norm.weight", &[hidden], "[hidden_size]", Role::Norm)?;
     for (index, &layer_type) in model.layer_types.iter().enumerate() {
-        visit_layer(&format!("layers.{index}."), model, layer_type, f)?;
+        let prefix = format!("layers.{index}.");
+        visit_layer(&prefix, model, layer_type, f)?;
+        if let Some(conv) = drafter.conv {
+            Lines { prefix: &prefix, f }.draft_convs(hidden, conv)?;
+        }
     }
-    Lines { prefix: "", f }.line("norm.weight", &[hidden], "[hidden_size]", Role::Norm)
+    let mut root = Lines { prefix: "", f };
+    root.line("norm.weight", &[hidden], "[hidden_size]", Role::Norm)?;
+    match drafter.selector {
+        Some(selector) => root.selector(model, selector),
+        None => Ok(()),
+    }
 }
 
 fn visit_mtp(model: &ModelConfig, f: &mut Visit<'_>) -> Result<(), CheckpointError> {
@@ -286,6 +294,28 @@ impl Lines<'_, '_> {
         self.linear("mlp.gate_proj", [width, hidden], "[intermediate_size, hidden_size]", bias)?;
         self.linear("mlp.up_proj", [width, hidden], "[intermediate_size, hidden_size]", bias)?;
         self.linear("mlp.down_proj", [hidden, width], "[hidden_size, intermediate_size]", bias)
+    }
+
+    /// DFlash2's convolutions, each with a kernel for the input and one for the output of what it is around.
+    fn draft_convs(&mut self, hidden: usize, conv: DraftConv) -> Result<(), CheckpointError> {
+        let DraftConv { kernel_size, group_size } = conv;
+        let rows = 2 * kernel_size * (hidden / group_size);
+        for conv in ["attention_conv", "mlp_conv"] {
+            let base = "[2, conv_kernel_size, hidden_size]";
+            self.line(&format!("{conv}.base_kernel"), &[2, kernel_size, hidden], base, Role::Float)?;
+            let rule = "[2 * conv_kernel_size * hidden_size / conv_group_size, hidden_size]";
+            self.linear(&format!("{conv}.kernel_projection"), [rows, hidden], rule, None)?;
+        }
+        Ok(())
+    }
+
+    fn selector(&mut self, model: &ModelConfig, selector: DraftSelector) -> Result<(), CheckpointError> {
+        let (vocab, hidden, rank) = (model.vocab_size, model.hidden_size, selector.rank);
+        for name in ["predecessor_codebook", "successor_codebook"] {
+            let name = format!("candidate_selector.{name}");
+            self.line(&name, &[vocab, rank], "[vocab_size, selector_rank]", Role::Matrix)?;
+        }
+        self.linear("candidate_selector.hidden_projection", [rank, hidden], "[selector_rank, hidden_size]", None)
     }
 
     fn experts(&mut self, hidden: usize, moe: &MoeConfig) -> Result<(), CheckpointError> {

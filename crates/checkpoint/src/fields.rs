@@ -66,6 +66,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// An entry of the list `name`, which must be an object.
+    pub(crate) fn inside(&self, name: &str, entry: &'a Value) -> Result<Self, CheckpointError> {
+        match entry {
+            Value::Object(map) => Ok(Self { file: self.file, prefix: format!("{}{name}.", self.prefix), map }),
+            other => Err(self.wrong(name, describe(other), "a list of objects")),
+        }
+    }
+
     /// A whole number inside `allowed`.
     pub(crate) fn count(&self, name: &str, allowed: RangeInclusive<usize>) -> Result<usize, CheckpointError> {
         self.optional_count(name, allowed)?.ok_or_else(|| self.missing(name))

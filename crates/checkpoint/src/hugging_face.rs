@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    Checkpoint, CheckpointError, Convention, GenerationConfig, ModelConfig, SourceFile, SourceKind, TensorData,
-    TokenizerSource,
+    Checkpoint, CheckpointError, Convention, DrafterLayout, GenerationConfig, ModelConfig, SourceFile, SourceKind,
+    TensorData, TokenizerSource,
     config::{HuggingFaceConfig, parse_hugging_face},
     expected::{self, Conventions, Origin},
     experts,
@@ -33,6 +33,9 @@ const INDEX: &str = "model.safetensors.index.json";
 pub(crate) fn open(dir: &Path) -> Result<Checkpoint, CheckpointError> {
     let config_file = dir.join("config.json");
     let config = read_optional(&config_file)?.ok_or_else(|| CheckpointError::NoConfig { dir: dir.to_owned() })?;
+    if DrafterLayout::of_config(&parse_json(&config.bytes, &config_file)?).is_some() {
+        return Err(CheckpointError::ADrafter { dir: dir.to_owned() });
+    }
     let HuggingFaceConfig { mut model, tie_word_embeddings, quantization } =
         parse_hugging_face(&config.bytes, &config_file)?;
     let Weights { mut pool, mut files, mappings, mlx_format } = read_weights(dir)?;

@@ -32,6 +32,7 @@ mod mlx;
 mod names;
 mod pool;
 pub mod safetensors;
+mod speculator;
 mod tensor;
 mod tokenizer;
 
@@ -40,7 +41,9 @@ pub use config::{
     Architecture, LayerType, LinearAttentionConfig, ModelConfig, MoeConfig, RopeConfig, RopePairing, RopeScaling,
     ValueHeadOrder,
 };
-pub use drafter::{DraftAttention, DrafterCheckpoint, DrafterConfig};
+pub use drafter::{
+    DraftAttention, DraftConv, DraftSelector, DrafterCheckpoint, DrafterConfig, DrafterLayout, drafter_beside,
+};
 pub use error::CheckpointError;
 pub use format::{FloatFormat, TensorFormat};
 pub use map::SourceFile;

@@ -3,7 +3,7 @@
 //! A file is an 8-byte little-endian length, a JSON object of that length (tensor name → dtype, shape and byte range),
 //! and the data that the ranges point into. The ranges must cover the data exactly: no overlap, no hole.
 
-use std::{fmt, path::Path};
+use std::{collections::BTreeMap, fmt, path::Path};
 
 use serde::{
     Deserialize, Deserializer,
@@ -30,6 +30,9 @@ pub struct Header {
     pub tensors: Vec<TensorInfo>,
     /// The `format` entry of the metadata: `pt` or `mlx` in practice.
     pub format: Option<String>,
+    /// How Mirai's files store their matrices: the matrix's name → a description in JSON, from the metadata's entries that
+    /// end in `.spec`.
+    pub specs: BTreeMap<String, String>,
 }
 
 /// One tensor of a header.
@@ -103,7 +106,7 @@ impl Header {
     /// A length, shape, type or byte range that contradicts the file or another one.
     pub fn parse(bytes: &[u8], file_len: u64, file: &Path) -> Result<Self, CheckpointError> {
         let (json, data_begin) = split_header(bytes, file_len, file)?;
-        let RawHeader { entries, format } = parse_json(json, file)?;
+        let RawHeader { entries, metadata: RawMetadata { format, specs } } = parse_json(json, file)?;
         let data_len = file_len - data_begin;
         let mut tensors = entries
             .into_iter()
@@ -112,7 +115,7 @@ impl Header {
         check_unique(&tensors, file)?;
         tensors.sort_by_key(|tensor| (tensor.begin, tensor.end));
         check_cover(&tensors, data_begin, file_len, file)?;
-        Ok(Self { tensors, format })
+        Ok(Self { tensors, format, specs })
     }
 }
 
@@ -221,7 +224,7 @@ fn check_cover(tensors: &[TensorInfo], data_begin: u64, file_len: u64, file: &Pa
 /// A header as its JSON says it, with names kept as often as they occur.
 struct RawHeader {
     entries: Vec<(String, RawEntry)>,
-    format: Option<String>,
+    metadata: RawMetadata,
 }
 
 #[derive(Deserialize)]
@@ -231,9 +234,11 @@ struct RawEntry {
     data_offsets: Numbers,
 }
 
-#[derive(Deserialize)]
+/// The entries of the metadata that anything is read from.
+#[derive(Default)]
 struct RawMetadata {
     format: Option<String>,
+    specs: BTreeMap<String, String>,
 }
 
 /// The first numbers of a list, and how many more there were: a list cannot make us allocate for its length.
@@ -304,10 +309,10 @@ impl<'de> Deserialize<'de> for RawHeader {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
-                let mut header = RawHeader { entries: Vec::new(), format: None };
+                let mut header = RawHeader { entries: Vec::new(), metadata: RawMetadata::default() };
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        header.format = map.next_value::<RawMetadata>()?.format;
+                        header.metadata = map.next_value()?;
                         continue;
                     }
                     let entry = map
@@ -316,6 +321,34 @@ impl<'de> Deserialize<'de> for RawHeader {
                     header.entries.push((name, entry));
                 }
                 Ok(header)
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawMetadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = RawMetadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMetadata, A::Error> {
+                let mut metadata = RawMetadata::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "format" {
+                        metadata.format = map.next_value()?;
+                    } else if let Some(matrix) = name.strip_suffix(".spec") {
+                        metadata.specs.insert(matrix.to_owned(), map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(metadata)
             }
         }
         deserializer.deserialize_map(Entries)

@@ -1,5 +1,7 @@
 //! A tensor as the files hold it, under its canonical name.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use indexmap::IndexMap;
 
@@ -79,9 +81,16 @@ impl TensorData {
     ///
     /// The caller has checked that the first axis is a multiple of `count` and that `index < count`.
     pub(crate) fn part(&self, index: usize, count: usize) -> Self {
+        self.rows(index..index + 1, count)
+    }
+
+    /// The rows of a matrix of `count`; shares the bytes.
+    ///
+    /// The caller has checked that the first axis is a multiple of `count` and that the rows are among them.
+    pub(crate) fn rows(&self, rows: Range<usize>, count: usize) -> Self {
         let cut = |bytes: &Bytes| {
             let stride = bytes.len() / count;
-            bytes.slice(index * stride..(index + 1) * stride)
+            bytes.slice(rows.start * stride..rows.end * stride)
         };
         match self {
             Self::Plain(bytes) => Self::Plain(cut(bytes)),

@@ -9,6 +9,7 @@ use pleach_decode::{DraftContext, Step, TokenId, TreeBuilder};
 use pleach_model::{DFlash, DFlashRunner, DFlashSequence, Model, ModelError, Runner};
 
 use crate::pending::{Continuity, Pending};
+use crate::selected;
 use crate::target::SequenceTarget;
 use crate::{EngineError, EngineOptions};
 
@@ -88,12 +89,30 @@ impl BlockDraft {
             self.pending.clear();
         }
         let guesses = tree.max_depth().min(runner.drafter().config().block_size - 1);
+        if guesses == 0 {
+            return Ok(());
+        }
         let drafter = Arc::clone(runner.drafter());
         let logits = runner.draft(last, guesses, sequence)?;
+        if let Some(selector) = drafter.config().selector {
+            let shortlists = shortlists(&drafter, logits, guesses, selector.top_k);
+            return selected::grow(runner, &shortlists, context, WIDTH, tree);
+        }
         let candidates = candidates(&drafter, logits, guesses, context);
         grow(&candidates, context.budget, tree);
         Ok(())
     }
+}
+
+/// The tokens of each place that a selector weighs.
+fn shortlists(drafter: &DFlash, logits: &[f32], guesses: usize, top_k: usize) -> Vec<selected::Shortlist> {
+    let places = logits.chunks_exact((logits.len() / guesses.max(1)).max(1)).take(guesses);
+    places
+        .map(|logits| match &drafter.config().draft_to_target {
+            None => selected::shortlist((0..).zip(logits.iter().copied()), top_k),
+            Some(tokens) => selected::shortlist(tokens.iter().copied().zip(logits.iter().copied()), top_k),
+        })
+        .collect()
 }
 
 /// The likeliest tokens of each place, the first after the text first.
@@ -158,17 +177,6 @@ impl Ord for Candidate {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.score.total_cmp(&other.score).then_with(|| (other.parent, other.rank).cmp(&(self.parent, self.rank)))
     }
-}
-
-/// Whether a folder holds a drafter rather than a model.
-pub(crate) fn is_drafter(path: &Path) -> bool {
-    let config = std::fs::read(path.join("config.json")).ok();
-    let config = config.and_then(|json| serde_json::from_slice::<serde_json::Value>(&json).ok());
-    config.is_some_and(|config| {
-        let names_itself = |name: &serde_json::Value| name.as_str().is_some_and(|name| name.starts_with("DFlash"));
-        let architectures = config.get("architectures").and_then(serde_json::Value::as_array);
-        config.get("dflash_config").is_some() || architectures.is_some_and(|names| names.iter().any(names_itself))
-    })
 }
 
 /// Opens a drafter on the device of its target, whose stored output matrix is `head`.

@@ -15,8 +15,7 @@ use crate::speculation::WallClock;
 use crate::target::Runners;
 use crate::turns::Turns;
 use crate::{
-    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, dflash, draft_model, info, memory,
-    vocabulary,
+    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, drafter, info, memory, vocabulary,
 };
 
 /// A model with its weights, shared by any number of sessions and threads. Cloning it is cheap.
@@ -85,18 +84,9 @@ impl Engine {
                 .map(|free| free.saturating_sub((plan.weights_bytes + plan.state_bytes) as u64)),
         };
         let context = options.context.resolve(&limits)?;
-        let info = about.with(&model, context, &limits);
-        let draft = match &options.draft_model {
-            Some(_) if !options.speculation.asks_draft_model() => None,
-            Some(path) if dflash::is_drafter(path) => {
-                Some(CostlyRunner::DFlash(dflash::open(path, &model, head.as_ref(), options)?))
-            }
-            Some(path) => {
-                let target = (&tokenizer, model.config().vocab_size);
-                Some(CostlyRunner::Model(draft_model::open(path, target, &model, options)?))
-            }
-            None => None,
-        };
+        let mut info = about.with(&model, context, &limits);
+        let target = drafter::Target { model: &model, tokenizer: &tokenizer, head: head.as_ref() };
+        let draft = drafter::open(path, &target, options, &mut info.warnings)?;
         let runners = runners(&model, draft, options.speculation)?;
         Ok(Self(Arc::new(Inner {
             least_share: runners.costly.as_ref().map_or(0.0, |costly| costly.least_share(&model)),

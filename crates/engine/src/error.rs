@@ -186,6 +186,9 @@ impl EngineError {
             Self::NonFiniteLogits { .. } => {
                 "the weights may be damaged, or overflow 16 bits: try an f32 key-value cache and exact activations"
             }
+            Self::Checkpoint { source: CheckpointError::ADrafter { .. }, .. } => {
+                "name the drafter beside its model, with `--draft-model`"
+            }
             Self::Device(_) => "the reference device runs everywhere",
             _ => return None,
         };

@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{EngineError, dflash};
+use pleach_checkpoint::DrafterLayout;
+
+use crate::EngineError;
 
 /// Where a model was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,7 +135,7 @@ fn models_in(dir: &Path) -> Vec<PathBuf> {
 
 /// Drafters lie beside models, and are none.
 fn is_model(path: &Path) -> bool {
-    (path.join("config.json").is_file() && !dflash::is_drafter(path))
+    (path.join("config.json").is_file() && DrafterLayout::of(path).is_none())
         || (is_gguf(path) && path.is_file() && is_first_part(&file_name(path)))
 }
 

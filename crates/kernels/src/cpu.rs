@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::host::{HostKernels, HostPass, HostState, Run, host_param};
 use crate::ops::{
     Add, AddGated, AddRmsNorm, Attention, CausalConv, Concat, DeltaGates, Embed, Experts, GatedDelta, GatedRmsNorm,
-    GatherOutputs, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
+    GatherOutputs, GroupedConv, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
 };
 use crate::{Ceilings, Device, KernelError, Param, Pass, Recording, State, StateLayout, Weight, WeightData};
 
@@ -31,6 +31,7 @@ mod experts;
 mod gated_delta;
 mod gated_rms_norm;
 mod gather_outputs;
+mod grouped_conv;
 mod hadamard;
 mod instruction_set;
 mod linear;
@@ -248,6 +249,10 @@ impl HostKernels for Kernels {
 
     fn hadamard(&self, op: &Hadamard, run: &mut Run<'_>) {
         hadamard::hadamard(self, op, run);
+    }
+
+    fn grouped_conv(&self, op: &GroupedConv, run: &mut Run<'_>) {
+        grouped_conv::grouped_conv(self, op, run);
     }
 
     fn advance_delta(&self, op: &GatedDelta, run: &Run<'_>, path: &[usize], recurrent: &mut [f32]) {

@@ -18,6 +18,7 @@ mod experts;
 mod gated_delta;
 mod gated_rms_norm;
 mod gather_outputs;
+mod grouped_conv;
 mod hadamard;
 mod linear;
 mod qk_norm_rope;
@@ -28,7 +29,7 @@ mod swiglu;
 pub use add::Add;
 pub use add_gated::AddGated;
 pub use add_rms_norm::AddRmsNorm;
-pub use attention::Attention;
+pub use attention::{Attention, Sight};
 pub use causal_conv::CausalConv;
 pub use concat::Concat;
 pub use delta_gates::DeltaGates;
@@ -37,6 +38,7 @@ pub use experts::{ExpertWeights, Experts};
 pub use gated_delta::{GatedDelta, KeyHeadOrder};
 pub use gated_rms_norm::GatedRmsNorm;
 pub use gather_outputs::GatherOutputs;
+pub use grouped_conv::GroupedConv;
 pub use hadamard::Hadamard;
 pub use linear::{Linear, Projection};
 pub use qk_norm_rope::{AttentionShape, QkNormRope, Rope, RopePairing};
@@ -66,6 +68,7 @@ pub enum Op {
     GatherOutputs(GatherOutputs),
     Concat(Concat),
     Hadamard(Hadamard),
+    GroupedConv(GroupedConv),
 }
 
 impl Op {
@@ -90,6 +93,7 @@ impl Op {
             Self::GatherOutputs(_) => "gather_outputs",
             Self::Concat(_) => "concat",
             Self::Hadamard(_) => "hadamard",
+            Self::GroupedConv(_) => "grouped_conv",
         }
     }
 
@@ -114,6 +118,7 @@ impl Op {
             Self::GatherOutputs(op) => vec![op.x],
             Self::Concat(op) => vec![op.x, op.y],
             Self::Hadamard(op) => vec![op.x],
+            Self::GroupedConv(op) => vec![op.x, op.dynamic],
         }
     }
 
@@ -138,6 +143,7 @@ impl Op {
             Self::GatherOutputs(op) => vec![op.out],
             Self::Concat(op) => vec![op.out],
             Self::Hadamard(op) => vec![op.out],
+            Self::GroupedConv(op) => vec![op.out],
         }
     }
 
@@ -164,6 +170,7 @@ impl Op {
             Self::DeltaGates(op) => vec![&op.neg_exp_a, &op.dt_bias],
             Self::GatedRmsNorm(op) => vec![&op.weight],
             Self::Hadamard(op) => vec![&op.signs],
+            Self::GroupedConv(op) => vec![&op.base],
             _ => vec![],
         }
     }

@@ -120,7 +120,7 @@ impl PassPart {
             Op::RmsNorm(_) | Op::AddRmsNorm(_) => Self::Norms,
             Op::QkNormRope(_) => Self::QkNormRope,
             Op::Attention(_) => Self::Attention,
-            Op::CausalConv(_) => Self::CausalConv,
+            Op::CausalConv(_) | Op::GroupedConv(_) => Self::CausalConv,
             Op::DeltaGates(_) => Self::DeltaGates,
             Op::GatedDelta(_) => Self::GatedDelta,
             Op::GatedRmsNorm(_) => Self::GatedRmsNorm,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::ops::{
     Add, AddGated, AddRmsNorm, Attention, AttentionShape, CausalConv, Concat, DeltaGates, Embed, ExpertWeights,
-    Experts, GatedDelta, GatedRmsNorm, GatherOutputs, Hadamard, KeyHeadOrder, Linear, Projection, QkNormRope, RmsNorm,
-    Rope, Route, SwiGlu,
+    Experts, GatedDelta, GatedRmsNorm, GatherOutputs, GroupedConv, Hadamard, KeyHeadOrder, Linear, Projection,
+    QkNormRope, RmsNorm, Rope, Route, Sight, SwiGlu,
 };
 use crate::{DType, DeltaLayout, Extent, KernelError, KvLayout, Op, Param, Tensor, Weight};
 
@@ -270,7 +270,8 @@ impl Ops {
         Ok(RotatedHeads { q: out_q, gate: out_gate, k: out_k, v: out_v })
     }
 
-    /// See [`Attention`]. A commit appends the key and value rows to the cache of `slot`.
+    /// See [`Attention`], where rows see all that they could. A commit appends the key and value rows to the cache of
+    /// `slot`.
     ///
     /// # Errors
     /// Shapes that break the op's contract.
@@ -282,9 +283,25 @@ impl Ops {
         scale: f32,
         heads: RotatedHeads,
     ) -> Result<Tensor, KernelError> {
+        self.attention_within(Sight::ALL, slot, layout, shape, scale, heads)
+    }
+
+    /// As [`attention`](Self::attention), of rows that see as much as `sight` says.
+    ///
+    /// # Errors
+    /// Shapes that break the op's contract.
+    pub fn attention_within(
+        &mut self,
+        sight: Sight,
+        slot: usize,
+        layout: KvLayout,
+        shape: AttentionShape,
+        scale: f32,
+        heads: RotatedHeads,
+    ) -> Result<Tensor, KernelError> {
         let out = self.like(heads.q);
         let RotatedHeads { q, gate, k, v } = heads;
-        let op = Attention { slot, layout, shape, scale, q, k, v, gate, out };
+        let op = Attention { slot, layout, shape, scale, sight, q, k, v, gate, out };
         op.check()?;
         self.push(Op::Attention(op.clone()))?;
         self.recording.commits.push(Commit::Attention(op));
@@ -433,6 +450,25 @@ impl Ops {
         let op = Hadamard { x, signs: signs.clone(), block, out };
         op.check()?;
         self.push(Op::Hadamard(op))?;
+        Ok(out)
+    }
+
+    /// See [`GroupedConv`]; `side` 0 is before and 1 after what the two kernels of `base` are around.
+    ///
+    /// # Errors
+    /// Shapes that break the op's contract.
+    pub fn grouped_conv(
+        &mut self,
+        x: Tensor,
+        base: &Param,
+        dynamic: Tensor,
+        side: usize,
+        [taps, group_size]: [usize; 2],
+    ) -> Result<Tensor, KernelError> {
+        let out = self.like(x);
+        let op = GroupedConv { x, base: base.clone(), dynamic, side, taps, group_size, out };
+        op.check()?;
+        self.push(Op::GroupedConv(op))?;
         Ok(out)
     }
 

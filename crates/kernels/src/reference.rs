@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::host::{HostKernels, HostPass, HostState, Run, host_param};
 use crate::ops::{
     Add, AddGated, AddRmsNorm, Attention, CausalConv, Concat, DeltaGates, Embed, Experts, GatedDelta, GatedRmsNorm,
-    GatherOutputs, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
+    GatherOutputs, GroupedConv, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
 };
 use crate::{Device, KernelError, Param, Pass, Recording, State, StateLayout, Weight, WeightData};
 
@@ -21,6 +21,7 @@ mod experts;
 mod gated_delta;
 mod gated_rms_norm;
 mod gather_outputs;
+mod grouped_conv;
 mod hadamard;
 mod linear;
 mod qk_norm_rope;
@@ -159,6 +160,10 @@ impl HostKernels for Kernels {
 
     fn hadamard(&self, op: &Hadamard, run: &mut Run<'_>) {
         hadamard::hadamard(op, run);
+    }
+
+    fn grouped_conv(&self, op: &GroupedConv, run: &mut Run<'_>) {
+        grouped_conv::grouped_conv(op, run);
     }
 
     fn advance_delta(&self, op: &GatedDelta, run: &Run<'_>, path: &[usize], recurrent: &mut [f32]) {

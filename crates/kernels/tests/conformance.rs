@@ -8,6 +8,8 @@ mod support;
 
 #[path = "conformance/attention.rs"]
 mod attention;
+#[path = "conformance/blocks.rs"]
+mod blocks;
 #[path = "conformance/delta.rs"]
 mod delta;
 #[path = "conformance/errors.rs"]

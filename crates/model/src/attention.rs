@@ -1,6 +1,6 @@
 //! Softmax attention with rotary positions, grouped queries and an optional output gate.
 
-use pleach_kernels::ops::{AttentionShape, Rope};
+use pleach_kernels::ops::{AttentionShape, Rope, Sight};
 use pleach_kernels::{HeadRows, KernelError, KvLayout, Ops, Param, Tensor};
 
 use crate::linear::Linear;
@@ -25,6 +25,8 @@ pub(crate) struct Attention {
     pub(crate) k_norm: Option<Param>,
     pub(crate) rms_norm_eps: f32,
     pub(crate) rope: Rope,
+    /// What a row sees of the text and the rows of its pass.
+    pub(crate) sight: Sight,
 }
 
 impl Attention {
@@ -51,6 +53,6 @@ impl Attention {
             cache: self.layout.dtype,
         })?;
         let scale = 1.0 / (self.shape.head_dim as f32).sqrt();
-        ops.attention(self.slot, self.layout, self.shape, scale, heads)
+        ops.attention_within(self.sight, self.slot, self.layout, self.shape, scale, heads)
     }
 }

@@ -4,6 +4,7 @@ use pleach_kernels::{KernelError, Ops, Tensor};
 
 use crate::attention::Attention;
 use crate::delta_net::DeltaNet;
+use crate::draft_conv::DraftConvs;
 use crate::linear::RmsNorm;
 use crate::mlp::Mlp;
 use crate::moe::Moe;
@@ -17,6 +18,8 @@ pub(crate) struct Block {
     pub(crate) mixer: Mixer,
     pub(crate) post_attention_layernorm: RmsNorm,
     pub(crate) mlp: FeedForward,
+    /// Around mixer and MLP, in DFlash2's blocks.
+    pub(crate) convs: Option<DraftConvs>,
 }
 
 /// What mixes tokens in a block.
@@ -46,18 +49,36 @@ impl Block {
     /// Takes the stream through the block; `next_norm` is the norm that reads the result: the next block's first, or the
     /// final one. So each residual addition and the norm after it are one op.
     pub(crate) fn record(&self, ops: &mut Ops, x: Residual, next_norm: &RmsNorm) -> Result<Residual, KernelError> {
-        let mixed = match &self.mixer {
-            Mixer::Attention(attention) => attention.record(ops, x.normed)?,
-            Mixer::DeltaNet(delta_net) => delta_net.record(ops, x.normed)?,
+        let mixed = match &self.convs {
+            Some(convs) => convs.attention.around(ops, x.normed, |ops, x| self.mixer.record(ops, x))?,
+            None => self.mixer.record(ops, x.normed)?,
         };
         let post = &self.post_attention_layernorm;
         let (h, normed) = ops.add_rms_norm(x.stream, mixed, &post.weight, post.eps)?;
 
-        let expanded = match &self.mlp {
-            FeedForward::Dense(mlp) => mlp.record(ops, normed)?,
-            FeedForward::Moe(moe) => moe.record(ops, normed)?,
+        let expanded = match &self.convs {
+            Some(convs) => convs.mlp.around(ops, normed, |ops, x| self.mlp.record(ops, x))?,
+            None => self.mlp.record(ops, normed)?,
         };
         let (stream, normed) = ops.add_rms_norm(h, expanded, &next_norm.weight, next_norm.eps)?;
         Ok(Residual { stream, normed })
+    }
+}
+
+impl Mixer {
+    fn record(&self, ops: &mut Ops, x: Tensor) -> Result<Tensor, KernelError> {
+        match self {
+            Self::Attention(attention) => attention.record(ops, x),
+            Self::DeltaNet(delta_net) => delta_net.record(ops, x),
+        }
+    }
+}
+
+impl FeedForward {
+    fn record(&self, ops: &mut Ops, x: Tensor) -> Result<Tensor, KernelError> {
+        match self {
+            Self::Dense(mlp) => mlp.record(ops, x),
+            Self::Moe(moe) => moe.record(ops, x),
+        }
     }
 }

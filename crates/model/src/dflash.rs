@@ -1,22 +1,26 @@
 //! DFlash drafters: a whole block of guesses in one pass, from hidden states of the target.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use pleach_checkpoint::{self as checkpoint, DraftAttention, DrafterCheckpoint, DrafterConfig, TensorData};
+use pleach_kernels::ops::Sight;
 use pleach_kernels::{Device, KernelError, Ops, Rows, SequenceRows, State, StateLayout, Tensor, Weight};
 
 use crate::block::{Block, Mixer, Residual};
 use crate::linear::{Linear, RmsNorm};
 use crate::load::{LoadOptions, Loader, weight_data};
 use crate::pass_cache::{PassCache, RunOf};
+use crate::selector::Selector;
 use crate::state::{DFlashSequence, Sequence};
 use crate::{Model, ModelError, Tap};
 
 /// ```text
 /// c_t = norm_h( [ taps of token t ] Wfcᵀ )                   once per committed token
 /// k, v of a layer = c_t Wkᵀ, c_t Wvᵀ                         appended to that layer's cache
-/// h = norm( blocks( embed [ last token, mask, mask, … ] ) )  each row sees the cache and all rows of the block
+/// h = norm( blocks( embed [ last token, mask, mask, … ] ) )  each row sees the cache and the rows of the block, or
+///                                                            those in a layer's window
 /// logits of row i = h_i Wheadᵀ, for the token at the row's own position
 /// ```
 ///
@@ -31,6 +35,7 @@ pub struct DFlash {
     blocks: Vec<Block>,
     norm: RmsNorm,
     head: Linear,
+    selector: Option<Selector>,
     layout: StateLayout,
 }
 
@@ -48,6 +53,8 @@ struct BlockTensors {
     hidden: Tensor,
     /// `[outputs, draft vocabulary]`.
     logits: Tensor,
+    /// What a selector reads of each guess: `[outputs, rank]`.
+    gate: Option<Tensor>,
 }
 
 impl DFlash {
@@ -68,15 +75,22 @@ impl DFlash {
         let mut loader = Loader::new(&config.model, tensors, &*device, options);
         let fc = loader.linear("fc")?;
         let hidden_norm = loader.norm("hidden_norm.weight")?;
-        let blocks = loader.blocks()?;
+        let mut blocks = loader.blocks()?;
+        for (layer, (block, seen)) in blocks.iter_mut().zip(&config.attention).enumerate() {
+            if let Mixer::Attention(attention) = &mut block.mixer {
+                attention.sight = sight(*seen);
+            }
+            block.convs = config.conv.map(|sizes| loader.draft_convs(layer, sizes)).transpose()?;
+        }
         let norm = loader.norm("norm.weight")?;
+        let selector = config.selector.map(|_| loader.selector()).transpose()?;
         let layout = loader.finish()?;
         let head = match &config.draft_to_target {
             Some(tokens) => Linear { weight: part_of(head, tokens, &*device, options)?, bias: None },
             None => target.lm_head.clone(),
         };
         let embed_tokens = target.embed_tokens.clone();
-        Ok(Self { config, device, embed_tokens, fc, hidden_norm, blocks, norm, head, layout })
+        Ok(Self { config, device, embed_tokens, fc, hidden_norm, blocks, norm, head, selector, layout })
     }
 
     /// Sizes and settings.
@@ -121,9 +135,17 @@ impl DFlash {
         }
         let wanted = ops.gather_outputs(x.normed)?;
         let [logits] = ops.linear(wanted, [self.head.parts()])?;
+        let gate = match &self.selector {
+            Some(selector) => {
+                let [gate] = ops.linear(wanted, [selector.hidden_projection.parts()])?;
+                ops.keep(gate);
+                Some(gate)
+            }
+            None => None,
+        };
         ops.keep(x.normed);
         ops.keep(logits);
-        Ok(BlockTensors { hidden: x.normed, logits })
+        Ok(BlockTensors { hidden: x.normed, logits, gate })
     }
 }
 
@@ -139,15 +161,16 @@ fn check_fit(config: &DrafterConfig, target: &Model) -> Result<(), ModelError> {
             return Err(ModelError::UnfitDrafter { field, found, expected });
         }
     }
-    let is_sliding = |kind: &DraftAttention| matches!(kind, DraftAttention::Sliding { .. });
-    match config.attention.iter().any(is_sliding) {
-        false => Ok(()),
-        true => Err(ModelError::UnfitDrafter {
-            field: "layer_types",
-            found: "sliding attention".to_owned(),
-            expected: "full attention alone to offer".to_owned(),
-        }),
+    let layers = model.num_hidden_layers;
+    if let Some(beyond) = config.target_layer_ids.iter().find(|&&layer| layer >= layers) {
+        let (found, expected) = (beyond.to_string(), format!("layers below {layers}"));
+        return Err(ModelError::UnfitDrafter { field: "target_layer_ids", found, expected });
     }
+    Ok(())
+}
+
+fn sight(attention: DraftAttention) -> Sight {
+    Sight { window: attention.window.and_then(NonZeroUsize::new), causal: attention.causal }
 }
 
 /// The rows `tokens` of a stored matrix as a weight of their own.
@@ -220,6 +243,21 @@ impl DFlashRunner {
         self.blocks.run(&*drafter.device, run, |ops| drafter.record_block(ops), |_| Vec::new())?;
         let (pass, tensors) = self.blocks.last()?;
         Ok(pass.read(tensors.logits)?)
+    }
+
+    /// What comes to the logits of `candidates` at place `place` of the last draft, if the token before it is `before`: the
+    /// scores of DFlash2's candidate selector, nothing without one.
+    ///
+    /// # Errors
+    /// [`ModelError::NotRun`] if nothing was drafted.
+    pub fn transitions(&self, place: usize, before: u32, candidates: &[u32]) -> Result<Vec<f32>, ModelError> {
+        let (pass, tensors) = self.blocks.last()?;
+        let (Some(selector), Some(gate)) = (&self.drafter.selector, tensors.gate) else {
+            return Ok(vec![0.0; candidates.len()]);
+        };
+        let gates = pass.read(gate)?;
+        let gate = gates.chunks_exact(gate.width).nth(place).ok_or(ModelError::NotRun)?;
+        Ok(selector.transitions(before, gate, candidates))
     }
 
     /// Hidden states of the last block after the final norm: `[block_size, hidden_size]`.

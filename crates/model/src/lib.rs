@@ -29,6 +29,7 @@ mod attention;
 mod block;
 mod delta_net;
 mod dflash;
+mod draft_conv;
 mod error;
 mod linear;
 mod load;
@@ -39,6 +40,7 @@ mod mtp;
 mod pass_cache;
 mod rope;
 mod runner;
+mod selector;
 mod state;
 
 pub use dflash::{DFlash, DFlashRunner};

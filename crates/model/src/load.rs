@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use pleach_checkpoint::{
-    self as checkpoint, Convention, LayerType, ModelConfig, RopePairing, TensorData, TensorFormat, TensorMap,
-    ValueHeadOrder,
+    self as checkpoint, Convention, DraftConv as DraftConvSizes, LayerType, ModelConfig, RopePairing, TensorData,
+    TensorFormat, TensorMap, ValueHeadOrder,
 };
-use pleach_kernels::ops::{self, AttentionShape, ExpertWeights, KeyHeadOrder, Rope};
+use pleach_kernels::ops::{self, AttentionShape, ExpertWeights, KeyHeadOrder, Rope, Sight};
 use pleach_kernels::{
     Activations, DType, DeltaLayout, Device, FloatFormat, KernelError, KvLayout, Param, StateLayout, Weight,
     WeightData, WeightFormat,
@@ -16,11 +16,13 @@ use crate::ModelError;
 use crate::attention::Attention;
 use crate::block::{Block, FeedForward, Mixer};
 use crate::delta_net::DeltaNet;
+use crate::draft_conv::{DraftConv, DraftConvs};
 use crate::linear::{Linear, RmsNorm};
 use crate::mlp::Mlp;
 use crate::moe::Moe;
 use crate::mtp::MtpHead;
 use crate::rope::inv_freq;
+use crate::selector::Selector;
 
 /// Choices made when a model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +111,37 @@ impl<'a> Loader<'a> {
             mixer,
             post_attention_layernorm: self.norm(&format!("{prefix}.post_attention_layernorm.weight"))?,
             mlp,
+            convs: None,
         })
+    }
+
+    /// The convolutions of a DFlash2 block.
+    pub(crate) fn draft_convs(&mut self, layer: usize, sizes: DraftConvSizes) -> Result<DraftConvs, ModelError> {
+        let mut conv = |name: &str| {
+            let prefix = format!("layers.{layer}.{name}");
+            Ok::<_, ModelError>(DraftConv {
+                base_kernel: self.param(&format!("{prefix}.base_kernel"))?,
+                kernel_projection: self.linear(&format!("{prefix}.kernel_projection"))?,
+                sizes,
+            })
+        };
+        Ok(DraftConvs { attention: conv("attention_conv")?, mlp: conv("mlp_conv")? })
+    }
+
+    /// DFlash2's candidate selector.
+    pub(crate) fn selector(&mut self) -> Result<Selector, ModelError> {
+        Ok(Selector {
+            predecessors: self.codebook("candidate_selector.predecessor_codebook")?,
+            successors: self.codebook("candidate_selector.successor_codebook")?,
+            hidden_projection: self.linear("candidate_selector.hidden_projection")?,
+        })
+    }
+
+    /// A matrix of which rows are looked up one by one, as it is stored.
+    fn codebook(&mut self, name: &str) -> Result<WeightData, ModelError> {
+        let data = weight_data(&self.tensors.take(name)?, Activations::Float);
+        data.check().map_err(|source| ModelError::Tensor { name: name.to_owned(), source })?;
+        Ok(data)
     }
 
     fn attention(&mut self, prefix: &str) -> Result<Attention, ModelError> {
@@ -139,6 +171,7 @@ impl<'a> Loader<'a> {
             k_norm: self.optional_param(&format!("{prefix}.k_norm.weight"))?,
             rms_norm_eps: config.rms_norm_eps,
             rope: self.rope()?,
+            sight: Sight::ALL,
         })
     }
 

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use pleach_checkpoint::{DraftAttention, DrafterCheckpoint, DrafterConfig, TensorFormat};
+use pleach_checkpoint::{
+    Checkpoint, CheckpointError, DraftAttention, DraftConv, DraftSelector, DrafterCheckpoint, DrafterConfig,
+    DrafterLayout, TensorFormat, drafter_beside,
+};
 use serde_json::{Value, json};
 
 use crate::builders::{Entry, safetensors};
@@ -32,7 +35,7 @@ fn the_drafter_of_the_project_opens() {
     let config = &drafter.config;
     assert_eq!((config.block_size, config.mask_token_id, config.num_target_layers), (8, 16, 30));
     assert_eq!(config.target_layer_ids, [1, 10, 18, 27]);
-    assert_eq!(config.attention, [DraftAttention::Full; 2]);
+    assert_eq!(config.attention, [DraftAttention::FULL; 2]);
     assert_eq!((config.model.hidden_size, config.model.intermediate_size, config.model.head_dim), (576, 1152, 64));
     assert_eq!(config.model.rope.theta, 100_000.0);
     let listed = config.draft_to_target.as_ref().unwrap();
@@ -47,17 +50,80 @@ fn the_drafter_of_the_project_opens() {
 #[test]
 fn sliding_layers_have_their_window() {
     let layers = json!(["sliding_attention", "full_attention"]);
+    let with = |field: &str, value: Value| {
+        let text = std::fs::read_to_string(shipped().join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        config["layer_types"] = layers.clone();
+        (config["sliding_window"], config["use_sliding_window"]) = (json!(2048), json!(true));
+        config[field] = value;
+        DrafterConfig::from_json(config.to_string().as_bytes(), Path::new("config.json"))
+            .map(|config| config.attention)
+            .map_err(|error| error.to_string())
+    };
+    let sliding = |causal| DraftAttention { window: Some(2048), causal };
+    assert_eq!(with("use_sliding_window", json!(true)).unwrap(), [sliding(true), DraftAttention::FULL]);
     assert_eq!(
-        config_with("layer_types", Some(layers.clone())).unwrap_err(),
+        with("use_sliding_window", json!(false)).unwrap_err(),
+        "`use_sliding_window` in `config.json` is false, expected true, since `layer_types` has sliding layers"
+    );
+    assert_eq!(
+        with("sliding_window", Value::Null).unwrap_err(),
         "`config.json` has no `sliding_window`, and guessing it would give a different model: take the file from the model's own repository"
     );
-    let text = std::fs::read_to_string(shipped().join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["layer_types"] = layers;
-    config["sliding_window"] = json!(2048);
-    config["use_sliding_window"] = json!(true);
-    let config = DrafterConfig::from_json(config.to_string().as_bytes(), Path::new("config.json")).unwrap();
-    assert_eq!(config.attention, [DraftAttention::Sliding { window: 2048 }, DraftAttention::Full]);
+    assert_eq!(
+        with("sliding_window", json!(0)).unwrap_err(),
+        "`sliding_window` in `config.json` is 0, expected a whole number from 1 to 1073741824"
+    );
+    // As the config of Qwen3.8-27B-DFlash2 has it: windows to both sides.
+    assert_eq!(with("is_causal", json!(false)).unwrap(), [sliding(false), DraftAttention::FULL]);
+    let causal = DraftAttention { window: None, causal: true };
+    assert_eq!(with("is_causal", json!(true)).unwrap(), [sliding(true), causal]);
+    assert_eq!(
+        config_with("use_sliding_window", Some(json!(true))).unwrap().attention,
+        [DraftAttention::FULL; 2],
+        "the layers' own types go first"
+    );
+}
+
+/// The names are those of the published configs.
+#[test]
+fn the_sizes_of_dflash2_come_in_pairs() {
+    let config = |conv: Value, selector: Value| {
+        let text = std::fs::read_to_string(shipped().join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        for fields in [conv, selector] {
+            fields.as_object().unwrap().iter().for_each(|(name, value)| config["dflash_config"][name] = value.clone());
+        }
+        DrafterConfig::from_json(config.to_string().as_bytes(), Path::new("config.json"))
+            .map(|config| (config.conv, config.selector))
+            .map_err(|error| error.to_string())
+    };
+    let conv = json!({"conv_kernel_size": 2, "conv_group_size": 16});
+    let selector = json!({"selector_rank": 256, "selector_top_k": 16});
+    assert_eq!(
+        config(conv.clone(), selector.clone()).unwrap(),
+        (Some(DraftConv { kernel_size: 2, group_size: 16 }), Some(DraftSelector { rank: 256, top_k: 16 }))
+    );
+    let refused = |conv: Value, selector: Value| config(conv, selector).unwrap_err();
+    assert!(refused(json!({"conv_kernel_size": 2}), json!({})).contains("has no `conv_group_size`"));
+    assert_eq!(
+        refused(json!({"conv_kernel_size": 9, "conv_group_size": 16}), json!({})),
+        "`dflash_config.conv_kernel_size` in `config.json` is 9, expected a whole number from 1 to 8"
+    );
+    assert_eq!(
+        refused(json!({"conv_kernel_size": 2, "conv_group_size": 17}), json!({})),
+        "`dflash_config.conv_group_size` in `config.json` is 17, expected a divisor of the hidden size 576"
+    );
+    assert_eq!(
+        refused(conv, json!({"selector_rank": 256, "selector_top_k": 0})),
+        "`dflash_config.selector_top_k` in `config.json` is 0, expected a whole number from 1 to 512"
+    );
+    assert!(refused(json!({}), json!({"selector_top_k": 16})).contains("has no `selector_rank`"));
+    assert_eq!(
+        config_with("dflash_config.input_embedding_scale", Some(json!(2.0))).unwrap_err(),
+        "`dflash_config.input_embedding_scale` in `config.json` is 2.0, expected a number from 1.0 to 1.0"
+    );
+    assert!(config_with("final_logit_softcapping", Some(json!(30.0))).unwrap_err().ends_with("not supported"));
 }
 
 #[test]
@@ -143,17 +209,37 @@ fn tensors_are_held_to_the_config() {
     assert!(missing.starts_with("tensor `hidden_norm.weight` is missing from `DIR`"), "{missing}");
 }
 
-/// DFlash2's convolution would be left out silently otherwise, and every guess would be wrong.
+/// A part that is left out silently makes every guess wrong.
 #[test]
 fn parts_of_other_drafters_are_refused_by_name() {
-    let error =
-        tiny(|tensors| tensors.push(zeros("layers.0.attention_conv.base_kernel", "F32", &[2, 2, 4]))).unwrap_err();
+    let error = |name: &str| tiny(|tensors| tensors.push(zeros(name, "F32", &[2, 2, 4]))).unwrap_err();
     assert_eq!(
-        error,
-        "tensor `layers.0.attention_conv.base_kernel` in `DIR/model.safetensors` is stored as part of a drafter that is \
-         more than DFlash, which is not supported: supported are drafters of full and sliding attention, without \
-         convolutions, selectors or other heads"
+        error("markov_head.w1"),
+        "tensor `markov_head.w1` in `DIR/model.safetensors` is stored as part of a drafter that is neither DFlash nor \
+         DFlash2, which is not supported: supported are full and sliding attention, DFlash2's convolutions and its \
+         candidate selector"
     );
+    let unannounced = error("layers.0.attention_conv.base_kernel");
+    assert!(unannounced.starts_with("tensor `layers.0.attention_conv.base_kernel` in"), "{unannounced}");
+}
+
+#[test]
+fn names_may_have_a_prefix() {
+    let prefixed = tiny(|tensors| tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, "draft_model.")));
+    assert_eq!(prefixed.unwrap().tensors.len(), 14);
+}
+
+#[test]
+fn a_drafter_is_told_from_a_model_and_is_not_opened_as_one() {
+    assert_eq!(DrafterLayout::of(&shipped()), Some(DrafterLayout::ZLab));
+    let model = crate::fixture("tiny-qwen35");
+    assert_eq!(DrafterLayout::of(&model), None);
+    assert_eq!(drafter_beside(&model), None);
+    let error = Checkpoint::open(&shipped()).unwrap_err();
+    assert!(matches!(error, CheckpointError::ADrafter { .. }));
+    assert!(error.to_string().ends_with(
+        "holds a drafter, which guesses ahead for a model and is none itself: open the model that it was made for"
+    ));
 }
 
 #[test]

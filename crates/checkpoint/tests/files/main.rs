@@ -7,6 +7,7 @@ mod drafter;
 mod gguf;
 mod gguf_faults;
 mod hugging_face;
+mod mirai_drafter;
 mod mlx;
 mod mutation;
 mod safetensors_faults;

@@ -2,10 +2,10 @@
 
 use std::{fs, path::Path, time::Instant};
 
-use pleach_checkpoint::{Checkpoint, ModelConfig, gguf, safetensors};
+use pleach_checkpoint::{Checkpoint, DrafterCheckpoint, DrafterConfig, ModelConfig, gguf, safetensors};
 use proptest::prelude::*;
 
-use crate::{builders::Gguf, fixture};
+use crate::{builders::Gguf, fixture, mirai_drafter};
 
 /// One change of a file's bytes.
 #[derive(Debug, Clone)]
@@ -101,6 +101,22 @@ proptest! {
     fn a_damaged_config_returns(mutations in mutations(1800)) {
         let bytes = damaged(fs::read(fixture("tiny-qwen35/config.json")).unwrap(), &mutations);
         let _ = ModelConfig::from_json(&bytes, Path::new("config.json"));
+    }
+
+    #[test]
+    fn a_damaged_config_of_a_drafter_returns(mutations in mutations(900)) {
+        let z_lab = fixture("../models/smollm2-135m-instruct-drafter/config.json");
+        for bytes in [fs::read(z_lab).unwrap(), mirai_drafter::config().to_string().into_bytes()] {
+            let _ = DrafterConfig::from_json(&damaged(bytes, &mutations), Path::new("config.json"));
+        }
+    }
+
+    #[test]
+    fn a_damaged_drafter_returns(mutations in mutations(2500)) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("config.json"), mirai_drafter::config().to_string()).unwrap();
+        fs::write(dir.path().join("model.safetensors"), damaged(mirai_drafter::quantized_file(), &mutations)).unwrap();
+        let _ = DrafterCheckpoint::open(dir.path());
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Sampled tokens follow the processed distribution: Pearson's chi-square at fixed seeds.
 
-use pleach_decode::{History, LogProbs, Sampler, SamplingParams};
+use std::convert::Infallible;
+
+use crate::support::RandomDraft;
+use pleach_decode::{
+    Generation, GenerationOptions, History, LogProbs, Sampler, SamplingParams, Target, TokenId, TreeRows, Unconstrained,
+};
 
 const DRAWS: u64 = 100_000;
 
@@ -80,6 +85,48 @@ fn filtered_sampling_follows_what_the_filters_leave() {
     let min_p = SamplingParams { min_p: 0.1, ..base };
     let expected = softmax(&logits(), 1.0, |token| plain[token] >= 0.1 * by_rank[0]);
     assert_distribution(&count(min_p, &logits(), DRAWS), &expected, "min-p");
+}
+
+/// A model that thinks the same after every text.
+struct Constant(Vec<f32>);
+
+impl Target for Constant {
+    type Error = Infallible;
+
+    fn verify(&mut self, _: TreeRows<'_>) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn logits(&self, _: usize) -> &[f32] {
+        &self.0
+    }
+
+    fn commit(&mut self, _: &[usize]) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+/// The first token of a text and the one after it, over seeds: whatever was guessed, and whether or not it was right.
+#[test]
+fn tokens_of_drafted_texts_follow_the_softmax() {
+    let (mut first, mut second, mut accepted) = (vec![0; 16], vec![0; 16], 0);
+    for seed in 0..30_000 {
+        let sampling = SamplingParams { temperature: 0.8, seed, ..SamplingParams::default() };
+        let options = GenerationOptions { sampling, budget: 12, max_tokens: Some(2), ..GenerationOptions::new(16, 99) };
+        let mut generation = Generation::new(options, &[1, 2]).unwrap();
+        let mut drafter = RandomDraft { state: seed };
+        while generation.stopped().is_none() {
+            generation.step(&mut Constant(logits()), &mut drafter, &mut Unconstrained).unwrap();
+        }
+        let text: &[TokenId] = &generation.history().tokens()[2..];
+        first[text[0] as usize] += 1;
+        second[text[1] as usize] += 1;
+        accepted += generation.stats().accepted_by_depth.iter().sum::<u64>();
+    }
+    assert!(accepted > 3000, "only {accepted} guesses came true");
+    let expected = softmax(&logits(), 0.8, |_| true);
+    assert_distribution(&first, &expected, "the first token");
+    assert_distribution(&second, &expected, "the second token");
 }
 
 /// Rare tokens need fine noise: with 24 random bits near one, their shares would be off by a few percent.

@@ -138,6 +138,27 @@ fn a_constraint_inside_the_path_ends_it() {
     assert_eq!(target.committed, [1, 2, 3, 4]);
 }
 
+/// A guess that may not be drawn is verified like any other, and never taken, right as it may be.
+#[test]
+fn a_forbidden_child_is_never_taken() {
+    struct Without(TokenMask);
+    impl Constraint for Without {
+        fn allowed(&mut self) -> Option<&TokenMask> {
+            Some(&self.0)
+        }
+
+        fn push(&mut self, _: TokenId) -> Flow {
+            Flow::Continue
+        }
+    }
+    let mut mask = TokenMask::all(50);
+    mask.forbid(5);
+    let (step, target, _) = first_step(options(), &mut Without(mask));
+    // The model likes 5 alone; of the others, which it likes equally, the first is drawn.
+    assert_eq!(step.tokens, [3, 4, 0]);
+    assert_eq!(target.committed, [1, 2, 3, 4]);
+}
+
 /// Allows one token after each, as a grammar does between the choices that it leaves.
 struct Only {
     tokens: Vec<TokenId>,

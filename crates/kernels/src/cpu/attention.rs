@@ -101,7 +101,7 @@ fn attend<T: Cached>(cpu: &Kernels, op: &Attention, run: &mut Run<'_>) {
         let run = &*run;
         let Team { pool, scratch, .. } = &mut *cpu.team();
         let AttentionScratch { tiles, candidates, blocks, totals } = &mut scratch.attention;
-        plan_tiles(run, sizes.rows, tiles);
+        plan_tiles(op, run, sizes.rows, tiles);
         let candidates = Candidates::new::<T>(cpu.set, pool, candidates, op, run);
         let set = cpu.set;
         let part = |tile, head: usize| TileHead { set, op, run, sizes, tile, head, candidates: candidates.head(head) };
@@ -115,7 +115,8 @@ fn attend<T: Cached>(cpu: &Kernels, op: &Attention, run: &mut Run<'_>) {
                 let (head, tile) = (chunk.index / tiles.len(), tiles.len() - 1 - chunk.index % tiles.len());
                 // SAFETY: no two chunks run with the same worker at the same time.
                 let worker = unsafe { &mut workers.range(chunk.worker..chunk.worker + 1)[0] };
-                let (part, range, sums) = (part(&tiles[tile], head), 0..tiles[tile].blocks(), Sums::Outputs(out));
+                let range = tiles[tile].first_block..tiles[tile].blocks();
+                let (part, sums) = (part(&tiles[tile], head), Sums::Outputs(out));
                 set.run(SumBlocks::<T> { part, range, worker, sums, cached: Default::default() });
             });
             return;
@@ -158,7 +159,7 @@ fn attend<T: Cached>(cpu: &Kernels, op: &Attention, run: &mut Run<'_>) {
 }
 
 /// Cuts the rows of each sequence into tiles of at most `most` rows.
-fn plan_tiles(run: &Run<'_>, most: usize, tiles: &mut Vec<Tile>) {
+fn plan_tiles(op: &Attention, run: &Run<'_>, most: usize, tiles: &mut Vec<Tile>) {
     let rows = run.rows();
     tiles.clear();
     let (mut first, mut chain) = (0, true);
@@ -169,16 +170,18 @@ fn plan_tiles(run: &Run<'_>, most: usize, tiles: &mut Vec<Tile>) {
         } else {
             chain &= rows.parent(row) == Some(row - 1);
         }
-        let depth = rows.seen(row);
+        let sight = op.sight.positions(rows.position(row), rows.seen(row));
+        let (first_block, depth) = (sight.start / KV_BLOCK, sight.end);
         match tiles.last_mut().filter(|tile| !starts_sequence && tile.rows.len() < most) {
             Some(tile) => {
                 tile.rows.end += 1;
                 tile.depth = tile.depth.max(depth);
+                tile.first_block = tile.first_block.min(first_block);
                 tile.chain = chain;
             }
             None => {
                 let committed = rows.sequence_len(rows.sequence(row));
-                tiles.push(Tile { rows: row..row + 1, first, committed, chain, depth });
+                tiles.push(Tile { rows: row..row + 1, first, committed, chain, first_block, depth });
             }
         }
     }
@@ -212,7 +215,11 @@ impl<T: Cached> Kernel for SumBlocks<'_, T> {
         memory.clear();
         part.score_candidates::<T>(&range, &mut memory);
         for block in range.clone() {
-            part.sum_block::<S, T>(s, block, &mut memory, path);
+            if block < part.tile.first_block {
+                memory.block.skip();
+            } else {
+                part.sum_block::<S, T>(s, block, &mut memory, path);
+            }
             match &mut sums {
                 Sums::Outputs(_) => part.merge(s, &mut memory),
                 Sums::Records(records) => {

@@ -10,7 +10,7 @@ use super::weight::is_host_param;
 use super::{Buffer, Run};
 use crate::ops::{
     Add, AddGated, AddRmsNorm, Attention, CausalConv, Concat, DeltaGates, Embed, Experts, GatedDelta, GatedRmsNorm,
-    GatherOutputs, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
+    GatherOutputs, GroupedConv, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
 };
 use crate::plan::Plan;
 use crate::profile::PassPart;
@@ -49,6 +49,7 @@ pub(crate) trait HostKernels: Send + Sync + 'static {
     fn gather_outputs(&self, op: &GatherOutputs, run: &mut Run<'_>);
     fn concat(&self, op: &Concat, run: &mut Run<'_>);
     fn hadamard(&self, op: &Hadamard, run: &mut Run<'_>);
+    fn grouped_conv(&self, op: &GroupedConv, run: &mut Run<'_>);
 
     /// Moves `recurrent` (`[value_heads, key_dim, value_dim]`) along the rows `path` with the arithmetic of
     /// [`gated_delta`](Self::gated_delta).
@@ -251,6 +252,7 @@ fn execute<K: HostKernels>(kernels: &K, op: &Op, run: &mut Run<'_>) {
         Op::GatherOutputs(op) => kernels.gather_outputs(op, run),
         Op::Concat(op) => kernels.concat(op, run),
         Op::Hadamard(op) => kernels.hadamard(op, run),
+        Op::GroupedConv(op) => kernels.grouped_conv(op, run),
     }
 }
 

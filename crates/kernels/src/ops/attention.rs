@@ -1,5 +1,8 @@
 //! Softmax attention over the committed cache and the rows of the pass.
 
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
 use super::{AttentionShape, check};
 use crate::{DType, KernelError, KvLayout, Tensor};
 
@@ -9,8 +12,8 @@ use crate::{DType, KernelError, KvLayout, Tensor};
 /// out = softmax(scale · q Kᵀ) V · sigmoid(gate)
 /// ```
 ///
-/// The keys of a row are, by position: the committed tokens, then the rows from its root down to itself. Siblings and
-/// other sequences are never seen. Sums in f32; the order of summation depends on positions only, so a row gives the
+/// The keys of a row are, by position: the committed tokens, then the rows from its root down to itself, or all rows of its
+/// [block](crate::Parents::Block); of these, the ones in its [`Sight`]. Siblings and other sequences are never seen. Sums in f32; the order of summation depends on positions only, so a row gives the
 /// same bits whether its ancestors are committed or still in the pass.
 #[derive(Clone, Debug)]
 pub struct Attention {
@@ -22,6 +25,8 @@ pub struct Attention {
     pub shape: AttentionShape,
     /// Usually `head_dim^−1/2`.
     pub scale: f32,
+    /// Which of the positions that the rows of the pass let a row see it does see.
+    pub sight: Sight,
     /// Rotated queries: `[rows, heads · head_dim]`, f32.
     pub q: Tensor,
     /// Rotated keys: `[rows, kv_heads · head_dim]`, [type of candidates](DType::of_candidates). Appended to the cache by
@@ -33,6 +38,29 @@ pub struct Attention {
     pub gate: Option<Tensor>,
     /// `[rows, heads · head_dim]`, f32.
     pub out: Tensor,
+}
+
+/// What a row sees in one layer, of the positions that the rows of the pass let it see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// Positions at a smaller distance than this, its own included; `None` for all.
+    pub window: Option<NonZeroUsize>,
+    /// Whether a row of a block does not see those after it.
+    pub causal: bool,
+}
+
+impl Sight {
+    /// All that the rows of the pass allow.
+    pub const ALL: Self = Self { window: None, causal: false };
+
+    /// The positions that the row at `position` sees, which could see those below `seen`. Its own is among them.
+    pub fn positions(self, position: usize, seen: usize) -> Range<usize> {
+        let end = if self.causal { seen.min(position + 1) } else { seen };
+        match self.window {
+            None => 0..end,
+            Some(window) => (position + 1).saturating_sub(window.get())..end.min(position.saturating_add(window.get())),
+        }
+    }
 }
 
 impl Attention {
@@ -57,5 +85,22 @@ impl Attention {
             Some(gate) => check::activation(OP, "gate", gate, shape.query_width()),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_reach_to_both_sides_unless_causal() {
+        let sight = |window, causal| Sight { window: NonZeroUsize::new(window), causal };
+        // Row 1 of a block of four after ten tokens.
+        assert_eq!(Sight::ALL.positions(11, 14), 0..14);
+        assert_eq!(sight(0, true).positions(11, 14), 0..12);
+        assert_eq!(sight(3, true).positions(11, 14), 9..12);
+        assert_eq!(sight(2, false).positions(11, 14), 10..13);
+        assert_eq!(sight(1, false).positions(11, 14), 11..12);
+        assert_eq!(sight(99, false).positions(11, 14), 0..14);
     }
 }

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::host::{Element, KV_BLOCK, KvView, Run};
@@ -14,7 +16,10 @@ pub(super) fn attention(op: &Attention, run: &mut Run<'_>) {
         let q = run.read::<f32>(op.q);
         for (i, out) in out.chunks_exact_mut(head_dim).enumerate() {
             run.rows().path_into(i / heads, &mut path);
-            let seen = Seen { op, run, candidates: &candidates, path: &path, head: i % heads / queries_per_key };
+            let (rows, row) = (run.rows(), i / heads);
+            let positions = op.sight.positions(rows.position(row), rows.seen(row));
+            let head = i % heads / queries_per_key;
+            let seen = Seen { op, run, candidates: &candidates, path: &path, positions, head };
             attend_head(&seen, &q[i * head_dim..][..head_dim], out);
         }
         let Some(gate) = op.gate else { return };
@@ -47,7 +52,9 @@ fn candidates(op: &Attention, run: &Run<'_>, tensor: Tensor) -> Vec<f32> {
 
 /// `out = softmax(scale · q Kᵀ) V` of one head of one row: one pass for the scores, one for the sum.
 fn attend_head(seen: &Seen<'_>, q: &[f32], out: &mut [f32]) {
-    let scores: Vec<f32> = (0..seen.len())
+    let scores: Vec<f32> = seen
+        .positions
+        .clone()
         .map(|position| {
             let dot: f32 = q.iter().zip(seen.vector(position, Part::Key)).map(|(q, k)| q * k).sum();
             seen.op.scale * dot
@@ -57,20 +64,21 @@ fn attend_head(seen: &Seen<'_>, q: &[f32], out: &mut [f32]) {
     let weights: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f32 = weights.iter().sum();
     out.fill(0.0);
-    for (position, weight) in weights.iter().enumerate() {
+    for (position, weight) in seen.positions.clone().zip(&weights) {
         for (out, value) in out.iter_mut().zip(seen.vector(position, Part::Value)) {
             *out += weight / sum * value;
         }
     }
 }
 
-/// What one head of a row sees, by position: the committed tokens, then the rows of its path.
+/// What one head of a row sees, by position: of the committed tokens and then the rows of its path, those in its sight.
 struct Seen<'a> {
     op: &'a Attention,
     run: &'a Run<'a>,
     /// Keys and values of the rows of the pass.
     candidates: &'a [Vec<f32>; 2],
     path: &'a [usize],
+    positions: Range<usize>,
     head: usize,
 }
 
@@ -78,10 +86,6 @@ impl<'a> Seen<'a> {
     fn committed(&self) -> usize {
         let rows = self.run.rows();
         rows.sequence_len(rows.sequence(self.path[0]))
-    }
-
-    fn len(&self) -> usize {
-        self.committed() + self.path.len()
     }
 
     fn vector(&self, position: usize, part: Part) -> impl Iterator<Item = f32> {

@@ -1,7 +1,7 @@
 //! Rotation, normalization and attention over caches and trees.
 
 use half::{bf16, f16};
-use pleach_kernels::ops::{AttentionShape, Rope, RopePairing};
+use pleach_kernels::ops::{AttentionShape, Rope, RopePairing, Sight};
 use pleach_kernels::quantize::int8_head;
 use pleach_kernels::{DType, HeadRows, KernelError, KvLayout, Ops, Param, Rows, StateLayout, StateValues, Tensor};
 
@@ -28,12 +28,12 @@ fn rounded(head: &[f32], dtype: DType) -> Vec<f64> {
     }
 }
 
-fn layout(shape: AttentionShape, dtype: DType) -> KvLayout {
+pub(super) fn layout(shape: AttentionShape, dtype: DType) -> KvLayout {
     KvLayout { num_key_value_heads: shape.num_key_value_heads, head_dim: shape.head_dim, dtype }
 }
 
 /// Heads neither normalized nor rotated: attention alone.
-fn bare_heads(
+pub(super) fn bare_heads(
     ops: &mut Ops,
     [q, k, v]: [Tensor; 3],
     shape: AttentionShape,
@@ -49,6 +49,7 @@ struct Attend<'a> {
     shape: AttentionShape,
     dtype: DType,
     gated: bool,
+    sight: Sight,
     rows: &'a Rows,
     states: &'a [StateValues],
     q: &'a [f32],
@@ -97,7 +98,9 @@ impl Attend<'_> {
         let mut path = Vec::new();
         self.rows.path_into(row, &mut path);
         let committed = (0..state.len).map(|position| pair(&cache.keys, &cache.values, position));
-        committed.chain(path.iter().map(|&row| pair(self.k, self.v, row))).collect()
+        let all = committed.chain(path.iter().map(|&row| pair(self.k, self.v, row)));
+        let seen = self.sight.positions(self.rows.position(row), state.len + path.len());
+        all.skip(seen.start).take(seen.len()).collect()
     }
 
     fn check(&self, name: String) {
@@ -106,7 +109,7 @@ impl Attend<'_> {
             let inv_freq = device.param(vec![])?;
             let heads =
                 bare_heads(ops, [inputs[0], inputs[1], inputs[2]], self.shape, self.gated, &inv_freq, self.dtype)?;
-            Ok(vec![ops.attention(0, layout, self.shape, self.scale as f32, heads)?])
+            Ok(vec![ops.attention_within(self.sight, 0, layout, self.shape, self.scale as f32, heads)?])
         };
         Case {
             name,
@@ -126,21 +129,35 @@ fn check_attention(seed: u64, shape: AttentionShape, dtype: DType, gated: bool, 
     let mut random = Random::new(seed);
     let trees: Vec<_> =
         trees.iter().map(|&(len, n, shape)| Tree { len, tokens: vec![0; n], parents: random.tree(shape, n) }).collect();
-    let rows = forest(&trees);
+    check_rows(random, shape, dtype, gated, Sight::ALL, &forest(&trees));
+}
+
+/// Attention of rows with random values over random states.
+pub(super) fn check_rows(
+    mut random: Random,
+    shape: AttentionShape,
+    dtype: DType,
+    gated: bool,
+    sight: Sight,
+    rows: &Rows,
+) {
     let state_layout = StateLayout { attention: vec![layout(shape, dtype)], delta: vec![] };
-    let states: Vec<_> = trees.iter().map(|tree| random.state(&state_layout, tree.len)).collect();
+    let lens = (0..rows.num_sequences()).map(|sequence| rows.sequence_len(sequence));
+    let states: Vec<_> = lens.clone().map(|len| random.state(&state_layout, len)).collect();
     let per_head = if gated { 2 } else { 1 };
     let q = random.normals(rows.len() * per_head * shape.query_width());
     let k = random.normals(rows.len() * shape.key_value_width());
     let v = random.normals(rows.len() * shape.key_value_width());
-    let name = format!("attention {shape:?} {dtype:?} gated {gated}, seed {seed}");
+    let lens: Vec<_> = lens.collect();
+    let name = format!("attention {shape:?} {dtype:?} gated {gated}, {sight:?}, {} rows after {lens:?}", rows.len());
     let scale = 1.0 / (shape.head_dim as f64).sqrt();
     // The scale is handed over in f32.
     let scale = f64::from(scale as f32);
-    Attend { shape, dtype, gated, rows: &rows, states: &states, q: &q, k: &k, v: &v, scale }.check(name);
+    Attend { shape, dtype, gated, sight, rows, states: &states, q: &q, k: &k, v: &v, scale }.check(name);
 }
 
-const SMALL: AttentionShape = AttentionShape { num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16 };
+pub(super) const SMALL: AttentionShape =
+    AttentionShape { num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16 };
 
 #[test]
 fn trees_of_every_shape() {

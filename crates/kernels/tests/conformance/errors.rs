@@ -185,6 +185,30 @@ fn attention_layers_that_break_a_contract() {
     });
 }
 
+#[test]
+fn grouped_convolutions_that_break_a_contract() {
+    let conv = |ops: &mut Ops, base: Param, side, sizes| {
+        let (x, dynamic) = (ops.input(8), ops.input(8));
+        Ok(vec![ops.grouped_conv(x, &base, dynamic, side, sizes)?])
+    };
+    recording_refuses("`grouped_conv`: `base` has size 31, expected 32", |device, ops| {
+        conv(ops, device.param(vec![0.0; 31])?, 0, [2, 4])
+    });
+    recording_refuses("`grouped_conv`: `dynamic` has size 8, expected 16", |device, ops| {
+        conv(ops, device.param(vec![0.0; 32])?, 0, [2, 2])
+    });
+    for group_size in [0, 3] {
+        let expected = format!("`grouped_conv`: `group_size` is {group_size}, expected a divisor of the channels");
+        recording_refuses(&expected, |device, ops| conv(ops, device.param(vec![0.0; 32])?, 1, [2, group_size]));
+    }
+    recording_refuses("`grouped_conv`: `side` is 2, expected 0 or 1", |device, ops| {
+        conv(ops, device.param(vec![0.0; 32])?, 2, [2, 4])
+    });
+    recording_refuses("`grouped_conv`: `taps` is 0, expected at least 1", |device, ops| {
+        conv(ops, device.param(vec![])?, 0, [0, 4])
+    });
+}
+
 const DELTA: DeltaLayout =
     DeltaLayout { num_key_heads: 2, num_value_heads: 4, key_head_dim: 3, value_head_dim: 5, conv_kernel_dim: 4 };
 

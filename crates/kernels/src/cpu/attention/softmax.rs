@@ -29,6 +29,16 @@ pub(super) struct Softmax<'a> {
 }
 
 impl Softmax<'_> {
+    /// Maximum and sum of a query that sees nothing of a block. The maximum is a number, so that such a block may come
+    /// first: it then leaves what follows as if it had not been there.
+    pub(super) const NOTHING: (f32, f32) = (f32::MIN, 0.0);
+
+    /// Makes this that of a block of which no query sees anything.
+    pub(super) fn skip(&mut self) {
+        self.max.fill(Self::NOTHING.0);
+        self.sum.fill(Self::NOTHING.1);
+    }
+
     pub(super) fn clear(&mut self) {
         self.max.fill(f32::NEG_INFINITY);
         self.sum.fill(0.0);

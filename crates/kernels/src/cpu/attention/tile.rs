@@ -23,6 +23,8 @@ pub(in crate::cpu) struct Tile {
     pub(super) committed: usize,
     /// Whether each row of the sequence, up to the last of the tile, continues the one before it.
     pub(super) chain: bool,
+    /// First block that a row sees any of.
+    pub(super) first_block: usize,
     /// Positions that the rows see at most.
     pub(super) depth: usize,
 }
@@ -177,6 +179,8 @@ struct Places {
     committed: usize,
     /// Place in a path of the candidate at place 0; negative if its block starts with committed tokens.
     start: isize,
+    /// Those that are seen, unless it is none.
+    first: usize,
     seen: usize,
 }
 
@@ -201,11 +205,13 @@ impl<'a> TileHead<'a> {
     }
 
     fn places(&self, block: usize, row: usize) -> Places {
-        let start = block * KV_BLOCK;
+        let (start, rows) = (block * KV_BLOCK, self.run.rows());
+        let sight = self.op.sight.positions(rows.position(row), rows.seen(row));
         Places {
             committed: self.tile.committed.saturating_sub(start).min(KV_BLOCK),
             start: start as isize - self.tile.committed as isize,
-            seen: self.run.rows().seen(row).saturating_sub(start).min(KV_BLOCK),
+            first: sight.start.saturating_sub(start).min(KV_BLOCK),
+            seen: sight.end.saturating_sub(start).min(KV_BLOCK),
         }
     }
 
@@ -293,11 +299,11 @@ impl<'a> TileHead<'a> {
         let first_column = self.first_panel_row();
         for (i, row) in self.tile.rows.clone().enumerate() {
             let places = self.places(block, row);
-            let Places { committed, seen, .. } = places;
+            let Places { committed, first: first_seen, seen, .. } = places;
             let lineage = self.lineage(row, committed < seen, path);
             for query in i * group..(i + 1) * group {
-                if seen == 0 {
-                    (memory.block.max[query], memory.block.sum[query]) = (f32::NEG_INFINITY, 0.0);
+                if seen <= first_seen {
+                    (memory.block.max[query], memory.block.sum[query]) = Softmax::NOTHING;
                     continue;
                 }
                 let scores = &mut memory.scores[query * KV_BLOCK..][..KV_BLOCK];
@@ -310,6 +316,7 @@ impl<'a> TileHead<'a> {
                         *score = candidates[lineage.row(places.in_path(place)) - first_column];
                     }
                 }
+                scores[..first_seen].fill(f32::NEG_INFINITY);
                 scores[seen..].fill(f32::NEG_INFINITY);
                 let scores = scores.first_chunk_mut().expect("a slice of this length");
                 (memory.block.max[query], memory.block.sum[query]) = weights(s, scores);
