@@ -112,7 +112,7 @@ fn conv<'a>(
     if FIELDS.iter().all(|field| holder(field).get(field).is_none()) {
         return Ok(None);
     }
-    let [kernel_size, group_size] = FIELDS.map(|field| holder(field));
+    let [kernel_size, group_size] = FIELDS.map(holder);
     let kernel_size = kernel_size.count(FIELDS[0], 1..=block_size)?;
     let size = group_size.count(FIELDS[1], 1..=hidden_size)?;
     if !hidden_size.is_multiple_of(size) {
