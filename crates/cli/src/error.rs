@@ -185,6 +185,8 @@ fn engine_hint(error: &EngineError) -> Option<String> {
         EngineError::NoSuchModel { .. } => {
             "a model is a folder, a `.gguf` file, or `org/name` in the Hugging Face cache; nothing is downloaded"
         }
+        // Some files are good, and of another kind.
+        EngineError::Checkpoint { .. } if error.hint().is_some() => return error.hint(),
         EngineError::Checkpoint { .. } | EngineError::Tokenizer { .. } | EngineError::Vocabulary { .. } => {
             "docs/formats.md lists what opens; if this should, check that the download is complete"
         }

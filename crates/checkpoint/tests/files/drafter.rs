@@ -126,6 +126,31 @@ fn the_sizes_of_dflash2_come_in_pairs() {
     assert!(config_with("final_logit_softcapping", Some(json!(30.0))).unwrap_err().ends_with("not supported"));
 }
 
+/// With the values of `z-lab/Qwen3.8-27B-DFlash2`.
+#[test]
+fn a_published_config_of_dflash2_is_read() {
+    let config = json!({
+        "architectures": ["DFlash2DraftModel"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null,
+        "is_causal": false, "dtype": "bfloat16", "eos_token_id": 248044, "head_dim": 128, "hidden_act": "silu",
+        "dflash_config": {
+            "block_size": 8, "conv_group_size": 16, "conv_kernel_size": 2, "mask_token_id": 248070, "selector_rank": 256,
+            "selector_top_k": 16, "target_layer_ids": [5, 19, 33, 47, 61],
+        },
+        "hidden_size": 5120, "intermediate_size": 17408, "layer_types": vec!["sliding_attention"; 5],
+        "max_position_embeddings": 262144, "max_window_layers": 5, "model_type": "qwen3", "num_attention_heads": 32,
+        "num_hidden_layers": 5, "num_key_value_heads": 8, "num_target_layers": 64, "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 10000000, "rope_type": "default"}, "sliding_window": 2048,
+        "use_sliding_window": true, "vocab_size": 248320,
+    });
+    let config = DrafterConfig::from_json(config.to_string().as_bytes(), Path::new("config.json")).unwrap();
+    assert_eq!(config.attention, [DraftAttention { window: Some(2048), causal: false }; 5]);
+    assert_eq!((config.block_size, config.mask_token_id, config.num_target_layers), (8, 248_070, 64));
+    assert_eq!(config.target_layer_ids, [5, 19, 33, 47, 61]);
+    assert_eq!(config.conv, Some(DraftConv { kernel_size: 2, group_size: 16 }));
+    assert_eq!(config.selector, Some(DraftSelector { rank: 256, top_k: 16 }));
+    assert_eq!((config.model.rope.theta, config.model.head_dim), (1e7, 128));
+}
+
 #[test]
 fn fields_may_stand_beside_or_inside_their_object() {
     let inside = config_with("dflash_config.block_size", Some(json!(16))).unwrap();

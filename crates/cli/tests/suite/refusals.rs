@@ -167,6 +167,17 @@ fn a_broken_model_is_named_with_what_is_wrong_with_it() {
     assert_failure(&run(&mut pleach(["run", file.to_str().unwrap(), "hi"])), &file);
 }
 
+/// A folder that a user may well name: it lies beside the models.
+#[test]
+fn a_drafter_in_place_of_a_model() {
+    let drafter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/smollm2-135m-instruct-drafter");
+    let stderr = format!(
+        "error: cannot open the model `{drafter}`\n  caused by: `{drafter}` holds a drafter, which guesses ahead for a model and \
+         is none itself: open the model that it was made for\nhint: name the drafter beside its model, with `--draft-model`\n"
+    );
+    assert_eq!(run(&mut pleach(["run", drafter, "hi"])), refused(1, &stderr));
+}
+
 /// The chain of causes, then the hint; the words in between are the checkpoint's.
 fn assert_failure(run: &Run, file: &Path) {
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
