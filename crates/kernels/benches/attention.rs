@@ -32,7 +32,8 @@ const WORKING_SET: usize = 96 << 20;
 
 fn attend(bencher: Bencher<'_, '_>, dtype: DType, (context, rows): (usize, usize)) {
     let device = CpuDevice::new(CpuOptions::default()).unwrap();
-    let layout = KvLayout { num_key_value_heads: SHAPE.num_key_value_heads, head_dim: SHAPE.head_dim, dtype };
+    let layout =
+        KvLayout { num_key_value_heads: SHAPE.num_key_value_heads, head_dim: SHAPE.head_dim, dtype, window: None };
     let layer_bytes = layout.token_bytes() * context;
     let layers = if context == 0 { 1 } else { WORKING_SET.div_ceil(layer_bytes) };
     let mut ops = Ops::new(Capacity { rows, outputs: 1 });

@@ -1,6 +1,7 @@
 //! What a sequence remembers between passes.
 
 use std::any::Any;
+use std::num::NonZeroUsize;
 
 use crate::{DType, KernelError};
 
@@ -13,6 +14,8 @@ pub struct KvLayout {
     pub head_dim: usize,
     /// Storage type: [`DType::F32`], [`DType::F16`], [`DType::BF16`] or [`DType::I8`].
     pub dtype: DType,
+    /// Tokens back from the last that are kept at least, for a layer that sees no further; `None` for all of them.
+    pub window: Option<NonZeroUsize>,
 }
 
 impl KvLayout {

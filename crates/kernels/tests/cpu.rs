@@ -266,7 +266,7 @@ const DELTA: DeltaLayout =
 const HIDDEN: usize = 256;
 
 fn layout(cache: DType) -> StateLayout {
-    let kv = KvLayout { num_key_value_heads: 2, head_dim: 40, dtype: cache };
+    let kv = KvLayout { num_key_value_heads: 2, head_dim: 40, dtype: cache, window: None };
     StateLayout { attention: vec![kv], delta: vec![DELTA] }
 }
 

@@ -79,12 +79,16 @@ impl DFlash {
         for (layer, (block, seen)) in blocks.iter_mut().zip(&config.attention).enumerate() {
             if let Mixer::Attention(attention) = &mut block.mixer {
                 attention.sight = sight(*seen);
+                attention.layout.window = attention.sight.window;
             }
             block.convs = config.conv.map(|sizes| loader.draft_convs(layer, sizes)).transpose()?;
         }
         let norm = loader.norm("norm.weight")?;
         let selector = config.selector.map(|_| loader.selector()).transpose()?;
-        let layout = loader.finish()?;
+        let mut layout = loader.finish()?;
+        for (cache, seen) in layout.attention.iter_mut().zip(&config.attention) {
+            cache.window = sight(*seen).window;
+        }
         let head = match &config.draft_to_target {
             Some(tokens) => Linear { weight: part_of(head, tokens, &*device, options)?, bias: None },
             None => target.lm_head.clone(),

@@ -155,6 +155,7 @@ impl<'a> Loader<'a> {
             num_key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
             dtype: self.options.kv_cache,
+            window: None,
         };
         let slot = self.layout.attention.len();
         self.layout.attention.push(layout);

@@ -18,7 +18,8 @@ pub(crate) const KV_BLOCK: usize = 64;
 /// Positions whose keys lie side by side: one vector gives 16 scores without a sum over its lanes.
 pub(crate) const KEY_PANEL: usize = 16;
 
-/// Keys and values of one attention layer, in blocks that snapshots share until one side writes.
+/// Keys and values of one attention layer, in blocks that snapshots share until one side writes. Blocks that lie wholly behind
+/// the layer's window are let go, and read as zeros.
 #[derive(Clone)]
 pub(crate) struct KvCache {
     pub(super) layout: KvLayout,
@@ -69,12 +70,18 @@ impl<'a> KvView<'a> {
 
     /// Element `i` of the key at a place of the block.
     pub(crate) fn key(&self, place: usize, i: usize) -> f32 {
+        if self.block.is_gone() {
+            return 0.0;
+        }
         let scale = self.key_scales().map_or(1.0, |scales| scales[place].to_f32());
         scale * self.element(&self.block.keys, key_index(self.layout.head_dim, place, i))
     }
 
     /// Element `i` of the value at a place of the block.
     pub(crate) fn value(&self, place: usize, i: usize) -> f32 {
+        if self.block.is_gone() {
+            return 0.0;
+        }
         let scale = self.value_scales().map_or(1.0, |scales| scales[place].to_f32());
         scale * self.element(&self.block.values, place * self.layout.head_dim + i)
     }
@@ -106,6 +113,11 @@ impl KvBlock {
         let [keys, values] = [(); 2].map(|()| Buffer::new(elements * layout.dtype.size_bytes()));
         let [key_scales, value_scales] = [(); 2].map(|()| Buffer::new(scales * size_of::<bf16>()));
         Self { keys, values, key_scales, value_scales }
+    }
+
+    /// Whether its memory was let go.
+    fn is_gone(&self) -> bool {
+        self.values.size_bytes() == 0
     }
 
     fn size_bytes(&self) -> usize {
@@ -177,8 +189,17 @@ impl KvCache {
         let (block, place) = (position / KV_BLOCK, position % KV_BLOCK);
         if block == self.blocks.len() {
             self.blocks.push(Arc::new(KvBlock::new(self.layout)));
+            self.let_go(position);
         }
         (Arc::make_mut(&mut self.blocks[block]), place)
+    }
+
+    /// Lets go of what no row after `position` sees.
+    fn let_go(&mut self, position: usize) {
+        let Some(window) = self.layout.window else { return };
+        let first_kept = (position + 1).saturating_sub(window.get()) / KV_BLOCK;
+        let behind = self.blocks[..first_kept].iter_mut().rev();
+        behind.take_while(|block| !block.is_gone()).for_each(|block| *block = Arc::default());
     }
 
     pub(super) fn size_bytes(&self) -> usize {
@@ -230,7 +251,37 @@ mod tests {
     const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::I8];
 
     fn cache(dtype: DType) -> KvCache {
-        KvCache::new(KvLayout { num_key_value_heads: 2, head_dim: 3, dtype })
+        KvCache::new(KvLayout { num_key_value_heads: 2, head_dim: 3, dtype, window: None })
+    }
+
+    #[test]
+    fn a_window_bounds_the_memory() {
+        for dtype in DTYPES {
+            let window = std::num::NonZeroUsize::new(100);
+            let mut cache = KvCache::new(KvLayout { window, ..cache(dtype).layout });
+            let mut most = 0;
+            for position in 0..1000 {
+                cache.append_floats(position, &token(position as i32 % 100), &token(1));
+                most = most.max(cache.size_bytes());
+                let first_kept = (position + 1usize).saturating_sub(100);
+                let KvValues { keys, values } = cache.values(position + 1);
+                assert_eq!(keys[6 * first_kept..][..6], token(first_kept as i32 % 100), "{dtype:?} {position}");
+                assert_eq!(values[6 * first_kept..][..6], token(1), "{dtype:?} {position}");
+            }
+            assert_eq!(most, 3 * KvBlock::new(cache.layout).size_bytes(), "{dtype:?}");
+            assert_eq!(cache.values(1).keys, [0.0; 6], "what was let go reads as zeros");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_keeps_what_the_original_lets_go() {
+        let window = std::num::NonZeroUsize::new(1);
+        let mut cache = KvCache::new(KvLayout { window, ..cache(DType::F16).layout });
+        cache.append_floats(0, &token(7), &token(7));
+        let before = cache.clone();
+        (1..200).for_each(|position| cache.append_floats(position, &token(1), &token(1)));
+        assert_eq!(before.values(1).keys, token(7));
+        assert_eq!(cache.values(1).keys, [0.0; 6]);
     }
 
     /// Small integers, which every type holds exactly if one of each head is 127.

@@ -29,7 +29,7 @@ fn rounded(head: &[f32], dtype: DType) -> Vec<f64> {
 }
 
 pub(super) fn layout(shape: AttentionShape, dtype: DType) -> KvLayout {
-    KvLayout { num_key_value_heads: shape.num_key_value_heads, head_dim: shape.head_dim, dtype }
+    KvLayout { num_key_value_heads: shape.num_key_value_heads, head_dim: shape.head_dim, dtype, window: None }
 }
 
 /// Heads neither normalized nor rotated: attention alone.
@@ -104,7 +104,8 @@ impl Attend<'_> {
     }
 
     fn check(&self, name: String) {
-        let layout = layout(self.shape, self.dtype);
+        // A cache that keeps no more than is seen.
+        let layout = KvLayout { window: self.sight.window, ..layout(self.shape, self.dtype) };
         let record: &Record<'_> = &|device, ops, inputs| {
             let inv_freq = device.param(vec![])?;
             let heads =

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use pleach_kernels::ops::{AttentionShape, Sight};
 use pleach_kernels::{
-    Capacity, DType, Device, KvValues, Ops, PassInputs, Rows, SequenceRows, StateLayout, StateValues,
+    Capacity, DType, Device, KvLayout, KvValues, Ops, PassInputs, Rows, SequenceRows, StateLayout, StateValues,
 };
 
 use super::attention::{SMALL, bare_heads, check_rows, layout};
@@ -118,7 +118,7 @@ fn windows_after_a_long_text() {
 /// Attention of the last of some rows, of which the first few are committed.
 fn last_row(device: &dyn Device, sight: Sight, keys: &[f32], values: &[f32], committed: usize) -> Vec<u32> {
     let width = SMALL.key_value_width();
-    let layout = layout(SMALL, DType::F16);
+    let layout = KvLayout { window: sight.window, ..layout(SMALL, DType::F16) };
     let state_layout = StateLayout { attention: vec![layout], delta: vec![] };
     let cut = |all: &[f32]| all[..committed * width].to_vec();
     let cache = KvValues { keys: cut(keys), values: cut(values) };

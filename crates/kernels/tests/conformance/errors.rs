@@ -164,7 +164,7 @@ fn attention_layers_that_break_a_contract() {
         let rope = rope(device.param(vec![])?);
         let heads = heads(ops, HEADS, &rope, DType::F16);
         let rotated = ops.qk_norm_rope(&heads)?;
-        let layout = KvLayout { num_key_value_heads: 2, head_dim: 8, dtype: DType::BF16 };
+        let layout = KvLayout { num_key_value_heads: 2, head_dim: 8, dtype: DType::BF16, window: None };
         Ok(vec![ops.attention(0, layout, HEADS, 1.0, rotated)?])
     });
     // As wide as the shape, but divided otherwise.
@@ -172,7 +172,7 @@ fn attention_layers_that_break_a_contract() {
         let rope = rope(device.param(vec![])?);
         let heads = heads(ops, HEADS, &rope, DType::F16);
         let rotated = ops.qk_norm_rope(&heads)?;
-        let layout = KvLayout { num_key_value_heads: 4, head_dim: 4, dtype: DType::F16 };
+        let layout = KvLayout { num_key_value_heads: 4, head_dim: 4, dtype: DType::F16, window: None };
         Ok(vec![ops.attention(0, layout, HEADS, 1.0, rotated)?])
     });
     let odd = AttentionShape { num_attention_heads: 5, ..HEADS };
@@ -180,7 +180,7 @@ fn attention_layers_that_break_a_contract() {
         let rope = rope(device.param(vec![])?);
         let heads = heads(ops, odd, &rope, DType::F16);
         let rotated = ops.qk_norm_rope(&heads)?;
-        let layout = KvLayout { num_key_value_heads: 2, head_dim: 8, dtype: DType::F16 };
+        let layout = KvLayout { num_key_value_heads: 2, head_dim: 8, dtype: DType::F16, window: None };
         Ok(vec![ops.attention(0, layout, odd, 1.0, rotated)?])
     });
 }

@@ -140,7 +140,7 @@ fn a_stored_state_goes_on_like_the_original() {
 
 fn small_layout() -> StateLayout {
     StateLayout {
-        attention: vec![KvLayout { num_key_value_heads: 1, head_dim: 2, dtype: DType::F16 }],
+        attention: vec![KvLayout { num_key_value_heads: 1, head_dim: 2, dtype: DType::F16, window: None }],
         delta: vec![DeltaLayout {
             num_key_heads: 1,
             num_value_heads: 1,

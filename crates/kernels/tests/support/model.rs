@@ -49,6 +49,7 @@ impl Model {
                 num_key_value_heads: SHAPE.num_key_value_heads,
                 head_dim: SHAPE.head_dim,
                 dtype: kind.cache,
+                window: None,
             }],
             delta: vec![DELTA],
         };
