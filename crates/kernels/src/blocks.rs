@@ -14,7 +14,7 @@ mod block_iq;
 mod block_k;
 
 pub(crate) use block_iq::{BlockIq4Nl, BlockIq4Xs, IQ4_VALUES};
-pub(crate) use block_k::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, scale_and_minimum};
+pub(crate) use block_k::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, scales_and_minimums};
 pub(crate) use block32::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
 
 /// Elements per [`Group`].

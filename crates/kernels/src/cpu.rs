@@ -111,7 +111,7 @@ impl Device for CpuDevice {
         data.check()?;
         let weight = {
             let Team { pool, arena, .. } = &mut *self.kernels.team();
-            CpuWeight::new(data.clone(), pool, arena)
+            CpuWeight::new(self.kernels.set, data.clone(), pool, arena)
         };
         Ok(Weight::new(&data, Arc::new(weight)))
     }

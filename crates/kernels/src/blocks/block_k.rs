@@ -124,12 +124,21 @@ fn four_bits(codes: &[u8; 128], g: usize, i: usize) -> u8 {
 }
 
 /// Scale and minimum of group `g` out of the 12 bytes of Q4_K and Q5_K.
-pub(crate) fn scale_and_minimum(scales: &[u8; 12], g: usize) -> (u8, u8) {
+fn scale_and_minimum(scales: &[u8; 12], g: usize) -> (u8, u8) {
     if g < 4 {
         (scales[g] & 63, scales[g + 4] & 63)
     } else {
         (scales[g + 4] & 15 | scales[g - 4] >> 6 << 4, scales[g + 4] >> 4 | scales[g] >> 6 << 4)
     }
+}
+
+/// Scales and minimums of all groups, each minimum behind its scale.
+pub(crate) fn scales_and_minimums(scales: &[u8; 12]) -> [u8; 16] {
+    let mut all = [0; 16];
+    for (g, pair) in all.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        (pair[0], pair[1]) = scale_and_minimum(scales, g);
+    }
+    all
 }
 
 impl Block for BlockQ2K {

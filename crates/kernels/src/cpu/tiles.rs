@@ -18,7 +18,7 @@
 //!
 //! A group of `b`-bit codes is `b` stored vectors per half. With `b = 4`, stored vector `v` holds code vector `2v` in
 //! the low halves of its bytes and `2v + 1` in the high ones. In general the lowest 2, 4 or 8 bits of the codes make up
-//! one plane, and 1 or 2 bits above them another behind it; see [`encode`](pack::encode). Code vector `p`, feature `f`,
+//! one plane, and 1 or 2 bits above them another behind it; see [`encode`](words::encode). Code vector `p`, feature `f`,
 //! byte `j` is code `4p + j` of feature `f`.
 //!
 //! Repacking loses nothing: codes are moved, scales keep the type or the parts they came in.
@@ -42,6 +42,7 @@
 //! | int8 per row | 8 bits, 128 added | f32 per row | the same |
 //! | floats | 32 features side by side, for each input feature | | the same |
 
+use super::instruction_set::InstructionSet;
 use super::memory::{Arena, WeightMemory};
 use super::pool::Pool;
 use super::share::for_each_part;
@@ -50,6 +51,7 @@ use crate::blocks::GROUP;
 use crate::{WeightData, WeightFormat};
 
 mod pack;
+mod words;
 
 pub(super) use pack::pack_floats;
 
@@ -128,12 +130,12 @@ pub(super) struct Tiles {
 
 impl Tiles {
     /// Repacks a weight; output features past its end stay zero.
-    pub(super) fn new(data: &WeightData, pool: &mut Pool, arena: &mut Arena) -> Self {
+    pub(super) fn new(set: InstructionSet, data: &WeightData, pool: &mut Pool, arena: &mut Arena) -> Self {
         let layout = TileLayout::of(data.format, data.columns);
         let tile_bytes = layout.tile_bytes();
         let mut memory = arena.take(data.rows.div_ceil(TILE) * tile_bytes);
         for_each_part(pool, memory.bytes_mut(), tile_bytes, 0, |_, tile, bytes| {
-            pack::pack_tile(data, &layout, tile, bytes);
+            set.run(pack::PackTile { data, layout: &layout, tile, out: bytes });
         });
         Self { layout, memory }
     }

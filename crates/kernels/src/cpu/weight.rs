@@ -1,5 +1,6 @@
 //! Weights as this device keeps them.
 
+use super::instruction_set::InstructionSet;
 use super::memory::Arena;
 use super::pool::Pool;
 use super::tiles::{TILE, Tiles};
@@ -25,11 +26,11 @@ pub(super) enum Form {
 
 impl CpuWeight {
     /// Repacks what products read; see the table in `tiles.rs`.
-    pub(super) fn new(data: WeightData, pool: &mut Pool, arena: &mut Arena) -> Self {
+    pub(super) fn new(set: InstructionSet, data: WeightData, pool: &mut Pool, arena: &mut Arena) -> Self {
         let form = match (data.format, data.activations) {
-            (WeightFormat::Float(float), _) => Form::Floats(float, Tiles::new(&data, pool, arena)),
+            (WeightFormat::Float(float), _) => Form::Floats(float, Tiles::new(set, &data, pool, arena)),
             (_, Activations::Float) => Form::Dequantized,
-            _ => Form::Codes(Tiles::new(&data, pool, arena)),
+            _ => Form::Codes(Tiles::new(set, &data, pool, arena)),
         };
         Self { data, form }
     }

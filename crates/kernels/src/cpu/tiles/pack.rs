@@ -1,32 +1,54 @@
-//! Repacking: from the rows of a file to tiles, a word of four codes at a time.
-//!
-//! Each format decodes a group of 32 elements to 8 *quads*, words of four unsigned codes, the first in the lowest byte;
-//! [`encode`] then lays them into the bit planes of a tile.
+//! Repacking: from the rows of a file to tiles.
 
-use super::{SUPER_GROUPS, TILE, TileLayout};
+#![allow(clippy::needless_range_loop, reason = "loops over lanes of several arrays")]
+
+use super::words::{Bytes, Neighbors, SignedBytes, Words};
+use super::{TILE, TileLayout};
 use crate::blocks::{
     Block, BlockIq4Nl, BlockIq4Xs, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
-    BlockQ6K, BlockQ8_0, GROUP, row_bytes, scale_and_minimum,
+    BlockQ6K, BlockQ8_0, row_bytes, scales_and_minimums,
 };
-use crate::cpu::simd::{CODE_BYTES, LANES};
+use crate::cpu::instruction_set::Kernel;
+use crate::cpu::simd::Simd;
 use crate::{FloatFormat, WeightData, WeightFormat};
 
-/// 32 unsigned codes.
-type Quads = [u32; GROUP / 4];
+/// Repacks the rows of one tile; what belongs to rows past the end of the weight becomes zero, or stays so.
+pub(super) struct PackTile<'a> {
+    pub(super) data: &'a WeightData,
+    pub(super) layout: &'a TileLayout,
+    pub(super) tile: usize,
+    /// Zeros.
+    pub(super) out: &'a mut [u8],
+}
 
-/// Repacks the rows of one tile; rows past the end of the weight stay as they are.
-pub(super) fn pack_tile(data: &WeightData, layout: &TileLayout, tile: usize, out: &mut [u8]) {
-    let rows = tile * TILE..data.rows.min((tile + 1) * TILE);
-    if let WeightFormat::Float(float) = data.format {
-        let row_bytes = data.columns * float.size_bytes();
-        let stored = &data.data[rows.start * row_bytes..rows.end * row_bytes];
-        return match float {
-            FloatFormat::F32 => pack_floats::<4>(stored, data.columns, out),
-            FloatFormat::F16 | FloatFormat::BF16 => pack_floats::<2>(stored, data.columns, out),
-        };
-    }
-    for (lane, row) in rows.enumerate() {
-        Lane { data, layout, row, lane, out: &mut *out }.pack();
+impl Kernel for PackTile<'_> {
+    type Output = ();
+
+    /// Plain loops, which vectorize.
+    #[inline(always)]
+    fn run<S: Simd>(mut self, _: S) {
+        self.headers();
+        match self.data.format {
+            WeightFormat::Float(FloatFormat::F32) => {
+                pack_floats::<4>(self.bytes_of_rows(), self.data.columns, self.out)
+            }
+            WeightFormat::Float(_) => pack_floats::<2>(self.bytes_of_rows(), self.data.columns, self.out),
+            WeightFormat::Q4_0 => self.codes::<BlockQ4_0, 4, 4, 4>(),
+            WeightFormat::Q4_1 => self.codes::<BlockQ4_1, 4, 4, 4>(),
+            WeightFormat::Q5_0 => self.codes::<BlockQ5_0, 5, 5, 5>(),
+            WeightFormat::Q5_1 => self.codes::<BlockQ5_1, 5, 5, 5>(),
+            WeightFormat::Q8_0 => self.codes::<BlockQ8_0, 8, 8, 8>(),
+            WeightFormat::Q2_K => self.codes::<BlockQ2K, 16, 8, 2>(),
+            WeightFormat::Q3_K => self.codes::<BlockQ3K, 24, 16, 3>(),
+            WeightFormat::Q4_K => self.codes::<BlockQ4K, 32, 8, 4>(),
+            WeightFormat::Q5_K => self.codes::<BlockQ5K, 40, 16, 5>(),
+            WeightFormat::Q6_K => self.codes::<BlockQ6K, 48, 16, 6>(),
+            WeightFormat::IQ4_NL => self.codes::<BlockIq4Nl, 4, 4, 4>(),
+            WeightFormat::IQ4_XS => self.codes::<BlockIq4Xs, 32, 4, 4>(),
+            WeightFormat::Affine { bits: 4, .. } => self.codes::<Neighbors, 4, 4, 4>(),
+            WeightFormat::Affine { .. } => self.codes::<Bytes, 8, 8, 8>(),
+            WeightFormat::Int8PerRow => self.codes::<SignedBytes, 8, 8, 8>(),
+        }
     }
 }
 
@@ -45,8 +67,84 @@ pub(in crate::cpu) fn pack_floats<const N: usize>(rows: &[u8], columns: usize, o
     }
 }
 
-/// One row of a weight on its way into one lane of a tile.
-struct Lane<'a> {
+impl<'a> PackTile<'a> {
+    fn rows(&self) -> std::ops::Range<usize> {
+        self.tile * TILE..self.data.rows.min((self.tile + 1) * TILE)
+    }
+
+    fn bytes_of_rows(&self) -> &'a [u8] {
+        let len = row_bytes(self.data.format, self.data.columns);
+        &self.data.data[self.rows().start * len..self.rows().end * len]
+    }
+
+    fn headers(&mut self) {
+        for (lane, row) in self.rows().enumerate() {
+            Header { data: self.data, layout: self.layout, row, lane, out: &mut *self.out }.pack();
+        }
+    }
+
+    /// Puts the words of all rows side by side as they are, some blocks at a time, then turns those of 32 lanes together
+    /// into the words of a tile.
+    #[inline(always)]
+    fn codes<B: Words<RAW, NEED, V>, const RAW: usize, const NEED: usize, const V: usize>(&mut self) {
+        /// Raw words at a time: as many as the largest block has, and enough of smaller ones that what is stored word by
+        /// word has reached the cache when it is read vector by vector.
+        const STAGED: usize = 64;
+        let layout = *self.layout;
+        let columns_per_block = B::GROUPS * crate::GROUP;
+        let blocks = self.data.columns / columns_per_block;
+        let mut staged = [[0u32; TILE]; STAGED];
+        for first in (0..blocks).step_by(STAGED / RAW) {
+            let count = (STAGED / RAW).min(blocks - first);
+            let staged = &mut staged.as_chunks_mut::<RAW>().0[..count];
+            let stored: &[B] = bytemuck::cast_slice(self.bytes_of_rows());
+            for (lane, row) in stored.chunks_exact(blocks).enumerate() {
+                for (staged, block) in staged.iter_mut().zip(&row[first..first + count]) {
+                    let raw = block.raw();
+                    for k in 0..RAW {
+                        staged[k][lane] = raw[k];
+                    }
+                }
+            }
+            for (i, staged) in staged.iter().enumerate() {
+                for g in 0..B::GROUPS {
+                    let group = (first + i) * B::GROUPS + g;
+                    let block = &mut self.out[group / layout.block_groups * layout.block_bytes()..];
+                    let (vectors, _) = block[layout.header_bytes..].as_chunks_mut::<{ 4 * TILE }>();
+                    let out = &mut vectors[group % layout.block_groups * V..][..V];
+                    let encoded = encode_lanes::<B, RAW, NEED, V>(staged, g);
+                    for v in 0..V {
+                        out[v] = bytemuck::cast(encoded[v]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The words of group `g` for all lanes.
+#[inline(always)]
+fn encode_lanes<B: Words<RAW, NEED, V>, const RAW: usize, const NEED: usize, const V: usize>(
+    staged: &[[u32; TILE]; RAW],
+    g: usize,
+) -> [[u32; TILE]; V] {
+    let picked = B::pick(staged, g);
+    let mut encoded = [[0; TILE]; V];
+    for lane in 0..TILE {
+        let mut raw = [0; NEED];
+        for k in 0..NEED {
+            raw[k] = picked[k][lane];
+        }
+        let words = B::words(raw, g);
+        for v in 0..V {
+            encoded[v][lane] = words[v].to_le();
+        }
+    }
+    encoded
+}
+
+/// The scales of one row of a weight on their way into one lane of a tile.
+struct Header<'a> {
     data: &'a WeightData,
     layout: &'a TileLayout,
     row: usize,
@@ -54,48 +152,26 @@ struct Lane<'a> {
     out: &'a mut [u8],
 }
 
-impl<'a> Lane<'a> {
+impl<'a> Header<'a> {
     fn pack(&mut self) {
         match self.data.format {
-            WeightFormat::Float(_) => unreachable!("floats have no codes"),
-            WeightFormat::Q4_0 => {
-                let blocks = self.blocks::<BlockQ4_0>();
-                self.header(0, |b| blocks[b].d);
-                self.codes(|g| encode::<4, 0, 4>(nibbles(&blocks[g].codes)));
-            }
+            WeightFormat::Float(_) => {}
+            WeightFormat::Q4_0 => self.halves::<BlockQ4_0>(|block| block.d),
             WeightFormat::Q4_1 => {
-                let blocks = self.blocks::<BlockQ4_1>();
-                self.header(0, |b| blocks[b].d);
-                self.header(2 * TILE, |b| blocks[b].m);
-                self.codes(|g| encode::<4, 0, 4>(nibbles(&blocks[g].codes)));
+                self.halves::<BlockQ4_1>(|block| block.d);
+                self.second_halves::<BlockQ4_1>(|block| block.m);
             }
-            WeightFormat::Q5_0 => {
-                let blocks = self.blocks::<BlockQ5_0>();
-                self.header(0, |b| blocks[b].d);
-                self.codes(|g| encode::<4, 1, 5>(five_bits(&blocks[g].codes, blocks[g].high)));
-            }
+            WeightFormat::Q5_0 => self.halves::<BlockQ5_0>(|block| block.d),
             WeightFormat::Q5_1 => {
-                let blocks = self.blocks::<BlockQ5_1>();
-                self.header(0, |b| blocks[b].d);
-                self.header(2 * TILE, |b| blocks[b].m);
-                self.codes(|g| encode::<4, 1, 5>(five_bits(&blocks[g].codes, blocks[g].high)));
+                self.halves::<BlockQ5_1>(|block| block.d);
+                self.second_halves::<BlockQ5_1>(|block| block.m);
             }
-            WeightFormat::Q8_0 => {
-                let blocks = self.blocks::<BlockQ8_0>();
-                self.header(0, |b| blocks[b].d);
-                self.codes(|g| signed_bytes(bytemuck::cast_slice(&blocks[g].codes)));
-            }
-            WeightFormat::IQ4_NL => {
-                let blocks = self.blocks::<BlockIq4Nl>();
-                self.header(0, |b| blocks[b].d);
-                self.codes(|g| encode::<4, 0, 4>(nibbles(&blocks[g].indices)));
-            }
+            WeightFormat::Q8_0 => self.halves::<BlockQ8_0>(|block| block.d),
+            WeightFormat::IQ4_NL => self.halves::<BlockIq4Nl>(|block| block.d),
             WeightFormat::Affine { bits, group_size, scales } => self.pack_affine(bits, group_size, scales),
             WeightFormat::Int8PerRow => {
-                let codes = self.row_bytes();
                 let scale = part::<4>(&self.data.scales, self.row);
                 self.header(0, |_| scale);
-                self.codes(|g| signed_bytes(&codes[GROUP * g..]));
             }
             _ => self.pack_super(),
         }
@@ -105,64 +181,34 @@ impl<'a> Lane<'a> {
     fn pack_super(&mut self) {
         match self.data.format {
             WeightFormat::Q2_K => {
-                let blocks = self.blocks::<BlockQ2K>();
-                self.header(0, |b| blocks[b].d);
-                self.header(2 * TILE, |b| blocks[b].dmin);
-                self.sub_scales(4 * TILE, TILE, 2 * SUPER_GROUPS, |b, i| blocks[b].scales[i]);
-                self.codes(|g| {
-                    let (block, g) = (&blocks[g / SUPER_GROUPS], g % SUPER_GROUPS);
-                    encode::<2, 0, 2>(bit_field(&block.codes[32 * (g / 4)..], 2 * (g % 4), 3))
-                });
+                self.halves::<BlockQ2K>(|block| block.d);
+                self.second_halves::<BlockQ2K>(|block| block.dmin);
+                self.sub_scales::<BlockQ2K, 16>(4 * TILE, |block| block.scales);
             }
             WeightFormat::Q3_K => {
-                let blocks = self.blocks::<BlockQ3K>();
-                self.header(0, |b| blocks[b].d);
-                let scale = |b: usize, i| blocks[b].scale(i).wrapping_sub(32);
-                self.sub_scales(2 * TILE, TILE, 2 * SUPER_GROUPS, scale);
-                self.codes(|g| {
-                    let (block, g) = (&blocks[g / SUPER_GROUPS], g % SUPER_GROUPS);
-                    let low = bit_field(&block.codes[32 * (g / 4)..], 2 * (g % 4), 3);
-                    encode::<2, 1, 3>(above::<2>(low, bit_field(&block.high, g, 1)))
+                self.halves::<BlockQ3K>(|block| block.d);
+                self.sub_scales::<BlockQ3K, 16>(2 * TILE, |block| {
+                    std::array::from_fn(|i| block.scale(i).wrapping_sub(32))
                 });
             }
             WeightFormat::Q4_K => {
-                let blocks = self.blocks::<BlockQ4K>();
-                self.header(0, |b| blocks[b].d);
-                self.header(2 * TILE, |b| blocks[b].dmin);
-                self.pairs(|b| &blocks[b].scales);
-                self.codes(|g| {
-                    let (block, g) = (&blocks[g / SUPER_GROUPS], g % SUPER_GROUPS);
-                    encode::<4, 0, 4>(bit_field(&block.codes[32 * (g / 2)..], 4 * (g % 2), 15))
-                });
+                self.halves::<BlockQ4K>(|block| block.d);
+                self.second_halves::<BlockQ4K>(|block| block.dmin);
+                self.sub_scales::<BlockQ4K, 16>(4 * TILE, |block| scales_and_minimums(&block.scales));
             }
             WeightFormat::Q5_K => {
-                let blocks = self.blocks::<BlockQ5K>();
-                self.header(0, |b| blocks[b].d);
-                self.header(2 * TILE, |b| blocks[b].dmin);
-                self.pairs(|b| &blocks[b].scales);
-                self.codes(|g| {
-                    let (block, g) = (&blocks[g / SUPER_GROUPS], g % SUPER_GROUPS);
-                    let low = bit_field(&block.codes[32 * (g / 2)..], 4 * (g % 2), 15);
-                    encode::<4, 1, 5>(above::<4>(low, bit_field(&block.high, g, 1)))
-                });
+                self.halves::<BlockQ5K>(|block| block.d);
+                self.second_halves::<BlockQ5K>(|block| block.dmin);
+                self.sub_scales::<BlockQ5K, 16>(4 * TILE, |block| scales_and_minimums(&block.scales));
             }
             WeightFormat::Q6_K => {
-                let blocks = self.blocks::<BlockQ6K>();
-                self.header(0, |b| blocks[b].d);
-                self.sub_scales(2 * TILE, TILE, 2 * SUPER_GROUPS, |b, i| blocks[b].scales[i].cast_unsigned());
-                self.codes(|g| {
-                    let (block, half, part) = (&blocks[g / SUPER_GROUPS], g % SUPER_GROUPS / 4, g % 4);
-                    let low = bit_field(&block.low[64 * half + 32 * (part % 2)..], 4 * (part / 2), 15);
-                    encode::<4, 2, 6>(above::<4>(low, bit_field(&block.high[32 * half..], 2 * part, 3)))
-                });
+                self.halves::<BlockQ6K>(|block| block.d);
+                self.sub_scales::<BlockQ6K, 16>(2 * TILE, |block| bytemuck::cast(block.scales));
             }
             WeightFormat::IQ4_XS => {
-                let blocks = self.blocks::<BlockIq4Xs>();
-                self.header(0, |b| blocks[b].d);
-                self.sub_scales(2 * TILE, TILE, SUPER_GROUPS, |b, i| blocks[b].scale(i).wrapping_sub(32));
-                self.codes(|g| {
-                    let (block, g) = (&blocks[g / SUPER_GROUPS], g % SUPER_GROUPS);
-                    encode::<4, 0, 4>(nibbles(&block.indices[16 * g..]))
+                self.halves::<BlockIq4Xs>(|block| block.d);
+                self.sub_scales::<BlockIq4Xs, 8>(2 * TILE, |block| {
+                    std::array::from_fn(|g| block.scale(g).wrapping_sub(32))
                 });
             }
             other => unreachable!("{other} has no super-blocks"),
@@ -170,7 +216,6 @@ impl<'a> Lane<'a> {
     }
 
     fn pack_affine(&mut self, bits: u8, group_size: usize, scales: FloatFormat) {
-        let codes = self.row_bytes();
         let per_row = self.data.columns / group_size;
         let first = self.row * per_row;
         let (stored_scales, stored_biases) = (&self.data.scales, &self.data.biases);
@@ -190,23 +235,24 @@ impl<'a> Lane<'a> {
                 self.header(4 * TILE, |b| bias(b).to_le_bytes());
             }
         }
-        match bits {
-            4 => self.codes(|g| encode::<4, 0, 4>(neighbors(&codes[GROUP / 2 * g..]))),
-            _ => self.codes(|g| words::<8>(&codes[GROUP * g..])),
-        }
-    }
-
-    fn row_bytes(&self) -> &'a [u8] {
-        let len = row_bytes(self.data.format, self.data.columns);
-        &self.data.data[self.row * len..][..len]
     }
 
     fn blocks<B: Block>(&self) -> &'a [B] {
-        bytemuck::cast_slice(self.row_bytes())
+        let len = row_bytes(self.data.format, self.data.columns);
+        bytemuck::cast_slice(&self.data.data[self.row * len..][..len])
+    }
+
+    fn halves<B: Block>(&mut self, value: impl Fn(&B) -> [u8; 2]) {
+        let blocks = self.blocks::<B>();
+        self.header(0, |b| value(&blocks[b]));
+    }
+
+    fn second_halves<B: Block>(&mut self, value: impl Fn(&B) -> [u8; 2]) {
+        let blocks = self.blocks::<B>();
+        self.header(2 * TILE, |b| value(&blocks[b]));
     }
 
     /// Puts the value of each block, `N` bytes, behind those of the lanes before, `place` bytes into the header.
-    #[inline(always)]
     fn header<const N: usize>(&mut self, place: usize, value: impl Fn(usize) -> [u8; N]) {
         let at = place + N * self.lane;
         for (b, block) in self.out.chunks_exact_mut(self.layout.block_bytes()).enumerate() {
@@ -214,126 +260,16 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Puts `count` one-byte scales per block, `stride` bytes apart.
-    #[inline(always)]
-    fn sub_scales(&mut self, place: usize, stride: usize, count: usize, value: impl Fn(usize, usize) -> u8) {
-        for (b, block) in self.out.chunks_exact_mut(self.layout.block_bytes()).enumerate() {
-            for i in 0..count {
-                block[place + stride * i + self.lane] = value(b, i);
+    /// Puts `N` one-byte scales per block, those of 32 lanes side by side, `place` bytes into the header.
+    fn sub_scales<B: Block, const N: usize>(&mut self, place: usize, scales: impl Fn(&B) -> [u8; N]) {
+        let blocks = self.blocks::<B>();
+        for (out, block) in self.out.chunks_exact_mut(self.layout.block_bytes()).zip(blocks) {
+            let out = &mut out[place..][..N * TILE];
+            for (i, scale) in scales(block).into_iter().enumerate() {
+                out[i * TILE + self.lane] = scale;
             }
         }
     }
-
-    /// Puts the scales and minimums of a format with pairs of 6 bits, each minimum behind its scale.
-    #[inline(always)]
-    fn pairs<'b>(&mut self, packed: impl Fn(usize) -> &'b [u8; 12]) {
-        self.sub_scales(4 * TILE, 2 * TILE, SUPER_GROUPS, |b, g| scale_and_minimum(packed(b), g).0);
-        self.sub_scales(5 * TILE, 2 * TILE, SUPER_GROUPS, |b, g| scale_and_minimum(packed(b), g).1);
-    }
-
-    /// Puts the words of each group into the lane's place of its vectors.
-    #[inline(always)]
-    fn codes<const V: usize>(&mut self, group_words: impl Fn(usize) -> [u32; V]) {
-        let TileLayout { header_bytes, block_groups, .. } = *self.layout;
-        let at = self.lane / LANES * CODE_BYTES + self.lane % LANES * 4;
-        for (b, block) in self.out.chunks_exact_mut(self.layout.block_bytes()).enumerate() {
-            let (vectors, _) = block[header_bytes..].as_chunks_mut::<{ 2 * CODE_BYTES }>();
-            for (i, vectors) in vectors.as_chunks_mut::<V>().0.iter_mut().enumerate() {
-                let words = group_words(b * block_groups + i);
-                for v in 0..V {
-                    vectors[v][at..at + 4].copy_from_slice(&words[v].to_le_bytes());
-                }
-            }
-        }
-    }
-}
-
-/// The words of a lane's stored vectors: bits `0..LOW` of the codes in one plane, the `HIGH` bits above them in another
-/// behind it.
-///
-/// A plane of `n` bits holds `8 / n` code vectors in each stored vector, the first in the lowest bits.
-#[inline(always)]
-pub(super) fn encode<const LOW: usize, const HIGH: usize, const BITS: usize>(quads: Quads) -> [u32; BITS] {
-    const { assert!(LOW + HIGH == BITS) };
-    let mut words = [0; BITS];
-    for (p, quad) in quads.into_iter().enumerate() {
-        let per_word = 8 / LOW;
-        words[p / per_word] |= (quad & every_byte((1 << LOW) - 1)) << (LOW * (p % per_word));
-        if let Some(per_word) = 8_usize.checked_div(HIGH) {
-            words[LOW + p / per_word] |= (quad >> LOW & every_byte((1 << HIGH) - 1)) << (HIGH * (p % per_word));
-        }
-    }
-    words
-}
-
-const fn every_byte(byte: u32) -> u32 {
-    byte * 0x0101_0101
-}
-
-/// Four bytes at a time.
-#[inline(always)]
-fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
-    let (bytes, _) = bytes.as_chunks::<4>();
-    let mut words = [0; N];
-    for (word, bytes) in words.iter_mut().zip(bytes) {
-        *word = u32::from_le_bytes(*bytes);
-    }
-    words
-}
-
-/// Signed codes with 128 added.
-#[inline(always)]
-fn signed_bytes(bytes: &[u8]) -> Quads {
-    words(bytes).map(|word| word ^ every_byte(0x80))
-}
-
-/// `bytes >> shift & mask`, for each of 32.
-#[inline(always)]
-fn bit_field(bytes: &[u8], shift: usize, mask: u32) -> Quads {
-    words(bytes).map(|word| word >> shift & every_byte(mask))
-}
-
-/// `low | high << LOW`, code by code.
-#[inline(always)]
-fn above<const LOW: usize>(mut low: Quads, high: Quads) -> Quads {
-    for (low, high) in low.iter_mut().zip(high) {
-        *low |= high << LOW;
-    }
-    low
-}
-
-/// 16 bytes with codes 0..16 in their low halves and 16..32 in their high halves.
-#[inline(always)]
-fn nibbles(bytes: &[u8]) -> Quads {
-    let [a, b, c, d] = words(bytes);
-    let (low, high) = (|word: u32| word & every_byte(15), |word: u32| word >> 4 & every_byte(15));
-    [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
-}
-
-/// The same with bit 4 of code `i` in bit `i` of a word.
-#[inline(always)]
-fn five_bits(bytes: &[u8; 16], high: [u8; 4]) -> Quads {
-    let high = u32::from_le_bytes(high);
-    let mut quads = nibbles(bytes);
-    for (p, quad) in quads.iter_mut().enumerate() {
-        // The product has bit `k` of the four at `8k`, among others.
-        let four = high >> (4 * p) & 15;
-        *quad |= (four.wrapping_mul(0x0020_4081) & every_byte(1)) << 4;
-    }
-    quads
-}
-
-/// 16 bytes with codes `2b` and `2b + 1` in byte `b`.
-#[inline(always)]
-fn neighbors(bytes: &[u8]) -> Quads {
-    let words: [u32; 4] = words(bytes);
-    let mut quads = [0; 8];
-    for (p, quad) in quads.iter_mut().enumerate() {
-        let pair = words[p / 2] >> (16 * (p % 2)) & 0xFFFF;
-        let apart = (pair | pair << 8) & 0x00FF_00FF;
-        *quad = (apart | apart << 4) & every_byte(15);
-    }
-    quads
 }
 
 /// The `i`-th `N` bytes.
@@ -346,7 +282,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::blocks::Group;
+    use crate::blocks::{GROUP, Group};
+    use crate::cpu::simd::{CODE_BYTES, LANES, Scalar};
 
     /// Codes of a group from its words, by the definition of the planes.
     fn decode(words: &[u32], low: usize, high: usize) -> [u8; GROUP] {
@@ -419,7 +356,7 @@ mod tests {
             let (low, high, added) = planes(format);
             for tile in 0..rows.div_ceil(TILE) {
                 let mut out = vec![0; layout.tile_bytes()];
-                pack_tile(&data, &layout, tile, &mut out);
+                PackTile { data: &data, layout: &layout, tile, out: &mut out }.run(Scalar);
                 for row in tile * TILE..rows.min((tile + 1) * TILE) {
                     let lane = row % TILE;
                     for g in 0..COLUMNS / GROUP {
