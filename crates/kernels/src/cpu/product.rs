@@ -7,8 +7,10 @@ use std::ops::Range;
 
 use super::activations::ActivationGroup;
 use super::instruction_set::InstructionSet;
+use super::math::{load_part, store_part};
 use super::pool::Pool;
 use super::share::{Shared, chunk_size};
+use super::simd::{LANES, Simd};
 use super::tiles::{TILE, Tiles, pack_floats};
 use super::weight::{CpuWeight, Form};
 use crate::blocks::GROUP;
@@ -56,8 +58,11 @@ impl<'a> Inputs<'a> {
 /// Floats that one thread needs for a product, as many as [`CpuWeight::scratch_floats`] says.
 pub(super) type TileScratch = Vec<f32>;
 
-/// Rows that meet a tile before the next tile is taken: their codes stay in the second-level cache meanwhile.
+/// Rows that meet a tile before the next tile is taken, at most: their codes stay in the second-level cache meanwhile.
 const ROW_BLOCK: usize = 64;
+
+/// The same where there are more: whole groups of the rows that share a code vector, for every instruction set.
+const ROW_BLOCK_OF_MANY: usize = 60;
 
 /// Computes `num_products` products in one dispatch; `product(i)` gives the i-th.
 pub(super) fn multiply<'a>(
@@ -111,18 +116,19 @@ impl TileRange<'_, '_> {
     }
 
     fn each_block(&self, multiply: impl Fn(&[Move])) {
-        self.product.moves.chunks(ROW_BLOCK).for_each(multiply);
+        let moves = self.product.moves;
+        let rows = if moves.len() > ROW_BLOCK { ROW_BLOCK_OF_MANY } else { ROW_BLOCK };
+        moves.chunks(rows).for_each(multiply);
     }
 
     fn multiply_codes(&self, tiles: &Tiles, moves: &[Move]) {
-        let groups = self.inputs.groups(self.product.weight.data.activations);
-        let per_row = self.product.weight.data.columns / GROUP;
         self.set.run(codes::MultiplyTiles {
             tiles,
             range: self.tiles.clone(),
             moves,
-            row: &|row| &groups[row as usize * per_row..][..per_row],
-            write: &|to, tile, values| self.write(to, tile, values),
+            x: self.inputs.groups(self.product.weight.data.activations),
+            groups: self.product.weight.data.columns / GROUP,
+            outputs: self.outputs(),
         });
     }
 
@@ -133,14 +139,14 @@ impl TileRange<'_, '_> {
         range: Range<usize>,
         moves: &[Move],
     ) {
-        let columns = self.product.weight.data.columns;
         self.set.run(floats::MultiplyFloats {
             format,
             tiles,
             range,
             moves,
-            row: &|row| &self.inputs.x[row as usize * columns..][..columns],
-            write: &|to, tile, values| self.write(to, tile, values),
+            x: self.inputs.x,
+            columns: self.product.weight.data.columns,
+            outputs: self.outputs(),
         });
     }
 
@@ -159,27 +165,51 @@ impl TileRange<'_, '_> {
 
     /// Output features of a tile that exist.
     fn features(&self, tile: usize) -> Range<usize> {
-        tile * TILE..self.product.weight.data.rows.min((tile + 1) * TILE)
+        self.outputs().features(tile)
+    }
+
+    fn outputs(&self) -> Outputs<'_> {
+        Outputs { out: self.product.out, width: self.product.weight.data.rows, bias: self.product.bias }
+    }
+}
+
+/// Where products go.
+#[derive(Clone, Copy)]
+struct Outputs<'a> {
+    /// `[rows, width]`.
+    out: Shared<'a, f32>,
+    /// Output features.
+    width: usize,
+    /// `[width]`.
+    bias: Option<&'a [f32]>,
+}
+
+impl Outputs<'_> {
+    /// Output features of a tile that exist.
+    #[inline(always)]
+    fn features(&self, tile: usize) -> Range<usize> {
+        tile * TILE..self.width.min((tile + 1) * TILE)
     }
 
     /// Writes the output features of one row and tile, the bias added.
     #[inline(always)]
-    fn write(&self, to: u32, tile: usize, values: &[f32; TILE]) {
+    fn write<S: Simd>(&self, s: S, to: u32, tile: usize, halves: [S::F32; 2]) {
         let features = self.features(tile);
-        let start = to as usize * self.product.weight.data.rows + features.start;
+        let start = to as usize * self.width + features.start;
         // SAFETY: each output element belongs to one tile and one move, and each tile to one chunk.
-        let out = unsafe { self.product.out.range(start..start + features.len()) };
-        match self.product.bias {
-            Some(bias) => {
-                for (out, (value, bias)) in out.iter_mut().zip(values.iter().zip(&bias[features])) {
-                    *out = value + bias;
-                }
-            }
-            // Almost every tile is whole, and a copy of known length is no call.
-            None => match out.as_mut_array() {
-                Some(out) => *out = *values,
-                None => out.copy_from_slice(&values[..features.len()]),
-            },
+        let out = unsafe { self.out.range(start..start + features.len()) };
+        // Almost every tile is whole.
+        if let ([low, high], None) = (out.as_chunks_mut::<LANES>().0, self.bias) {
+            s.store(halves[0], low);
+            s.store(halves[1], high);
+            return;
+        }
+        for ((half, out), start) in halves.into_iter().zip(out.chunks_mut(LANES)).zip(features.step_by(LANES)) {
+            let sum = match self.bias {
+                Some(bias) => s.add(half, load_part(s, &bias[start..][..out.len()])),
+                None => half,
+            };
+            store_part(s, sum, out);
         }
     }
 }

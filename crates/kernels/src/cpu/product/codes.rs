@@ -7,25 +7,28 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::Move;
 use super::scales::{Floats, Halves, Scales, Super, SuperNibbles};
+use super::{Move, Outputs};
 use crate::blocks::IQ4_VALUES;
 use crate::cpu::activations::ActivationGroup;
 use crate::cpu::instruction_set::Kernel;
-use crate::cpu::simd::{CODE_BYTES, Codes, LANES, Simd};
-use crate::cpu::tiles::{TILE, TileLayout, Tiles};
+use crate::cpu::simd::{CODE_BYTES, Codes, Simd};
+use crate::cpu::tiles::{TileLayout, Tiles};
 use crate::{FloatFormat, WeightFormat};
 
-/// The products of `moves` with some tiles; `write(to, tile, values)` gets those of each row and tile.
-pub(super) struct MultiplyTiles<'a> {
+/// The products of `moves` with some tiles.
+pub(super) struct MultiplyTiles<'a, 'o> {
     pub(super) tiles: &'a Tiles,
     pub(super) range: Range<usize>,
     pub(super) moves: &'a [Move],
-    pub(super) row: &'a dyn Fn(u32) -> &'a [ActivationGroup],
-    pub(super) write: &'a dyn Fn(u32, usize, &[f32; TILE]),
+    /// Activations, `[rows, groups]`.
+    pub(super) x: &'a [ActivationGroup],
+    /// Groups of a row.
+    pub(super) groups: usize,
+    pub(super) outputs: Outputs<'o>,
 }
 
-impl Kernel for MultiplyTiles<'_> {
+impl Kernel for MultiplyTiles<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -53,7 +56,7 @@ impl Kernel for MultiplyTiles<'_> {
     }
 }
 
-impl MultiplyTiles<'_> {
+impl MultiplyTiles<'_, '_> {
     #[inline(always)]
     fn tiles<S: Simd, F: Packed, P: Scales>(self, s: S, codes: F, scales: P) {
         for tile in self.range.clone() {
@@ -93,15 +96,11 @@ impl MultiplyTiles<'_> {
         }
         let mut x: [&[ActivationGroup]; R] = [&[]; R];
         for r in 0..R {
-            x[r] = (self.row)(moves[r].from);
+            x[r] = &self.x[moves[r].from as usize * self.groups..][..self.groups];
         }
         let sums = sum_groups::<S, F, P, R>(s, &self.tiles.layout, self.tiles.tile(tile), codes, scales, x);
         for r in 0..R {
-            let mut values = [0.0; TILE];
-            let (low, high) = values.split_at_mut(LANES);
-            s.store(sums[0][r], low.as_mut_array().expect("half a tile"));
-            s.store(sums[1][r], high.as_mut_array().expect("half a tile"));
-            (self.write)(moves[r].to, tile, &values);
+            self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
         }
     }
 }
@@ -131,7 +130,7 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
         let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
         let ahead = R > streamed_rows::<F, P>();
         if ahead {
-            prefetch(s, header_lines);
+            prefetch::<S, F>(s, header_lines);
         } else if P::BLOCK_GROUPS != Some(1) {
             // What the groups will ask for one by one is met in passing: without this, one row of `Q4_K` read 10 GB/s,
             // not 27.
@@ -139,7 +138,7 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
         }
         for (i, stored) in stored.as_chunks::<CODE_BYTES>().0.chunks_exact(2 * F::VECTORS).enumerate() {
             if ahead {
-                prefetch(s, stored);
+                prefetch::<S, F>(s, stored);
             }
             let mut group = [&ActivationGroup::ZERO; R];
             for r in 0..R {
@@ -187,13 +186,13 @@ const fn streamed_rows<F: Packed, P: Scales>() -> usize {
 ///
 /// Every line of a tile must be passed, headers too: one line of nine left out cost 40 % of the speed of four rows.
 #[inline(always)]
-fn prefetch<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]]) {
-    /// Bytes ahead of the lines at work; measured, with distances of 1 to 12 KiB, as above.
-    const FAR: usize = 8192;
-    const NEAR: usize = 1152;
+fn prefetch<S: Simd, F: Packed>(s: S, stored: &[[u8; CODE_BYTES]]) {
+    // 16 groups ahead, and somewhat more than two: measured for 4 bits, with distances of 1 to 12 KiB, as above. Groups take
+    // the same time whatever their bits, so memory is given the same time to answer.
+    let (far, near) = (2048 * F::VECTORS, 288 * F::VECTORS);
     for vector in stored {
-        s.prefetch(vector.as_ptr().wrapping_add(FAR));
-        s.prefetch_near(vector.as_ptr().wrapping_add(NEAR));
+        s.prefetch(vector.as_ptr().wrapping_add(far));
+        s.prefetch_near(vector.as_ptr().wrapping_add(near));
     }
 }
 

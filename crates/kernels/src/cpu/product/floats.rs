@@ -7,24 +7,25 @@
 
 use std::ops::Range;
 
-use super::Move;
+use super::{Move, Outputs};
 use crate::FloatFormat;
 use crate::cpu::instruction_set::Kernel;
-use crate::cpu::simd::{CODE_BYTES, LANES, Simd};
-use crate::cpu::tiles::TILE;
+use crate::cpu::simd::{CODE_BYTES, Simd};
 
-/// The products of `moves` with tiles; `write(to, tile, values)` gets those of each row and tile.
-pub(super) struct MultiplyFloats<'a, 't> {
+/// The products of `moves` with tiles.
+pub(super) struct MultiplyFloats<'a, 't, 'o> {
     pub(super) format: FloatFormat,
     /// For each tile and input feature, the elements of 32 output features.
     pub(super) tiles: &'a dyn Fn(usize) -> &'t [u8],
     pub(super) range: Range<usize>,
     pub(super) moves: &'a [Move],
-    pub(super) row: &'a dyn Fn(u32) -> &'a [f32],
-    pub(super) write: &'a dyn Fn(u32, usize, &[f32; TILE]),
+    /// Activations, `[rows, columns]`.
+    pub(super) x: &'a [f32],
+    pub(super) columns: usize,
+    pub(super) outputs: Outputs<'o>,
 }
 
-impl Kernel for MultiplyFloats<'_, '_> {
+impl Kernel for MultiplyFloats<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -37,7 +38,7 @@ impl Kernel for MultiplyFloats<'_, '_> {
     }
 }
 
-impl MultiplyFloats<'_, '_> {
+impl MultiplyFloats<'_, '_, '_> {
     #[inline(always)]
     fn tiles<S: Simd, E: Floats<N>, const N: usize>(&self, s: S) {
         for tile in self.range.clone() {
@@ -64,15 +65,11 @@ impl MultiplyFloats<'_, '_> {
         }
         let mut x: [&[f32]; R] = [&[]; R];
         for r in 0..R {
-            x[r] = (self.row)(moves[r].from);
+            x[r] = &self.x[moves[r].from as usize * self.columns..][..self.columns];
         }
         let sums = dots::<S, E, N, R>(s, (self.tiles)(tile), x);
         for r in 0..R {
-            let mut values = [0.0; TILE];
-            let (low, high) = values.split_at_mut(LANES);
-            s.store(sums[0][r], low.as_mut_array().expect("half a tile"));
-            s.store(sums[1][r], high.as_mut_array().expect("half a tile"));
-            (self.write)(moves[r].to, tile, &values);
+            self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
         }
     }
 }
