@@ -3,6 +3,7 @@ use half::{bf16, f16};
 
 use super::instruction_set::Kernel;
 use super::math::{load_part, normalize, store_part};
+use super::pool::Pool;
 use super::share::{Shared, for_each_part};
 use super::simd::{LANES, Simd};
 use super::{Kernels, Team};
@@ -12,6 +13,9 @@ use crate::{DType, Rows};
 
 /// Query elements that are rotated in the time of a dispatch.
 const SERIAL_ELEMENTS: usize = 4096;
+
+/// Angles that are computed in the time of a dispatch.
+const SERIAL_ANGLES: usize = 256;
 
 pub(super) fn qk_norm_rope(cpu: &Kernels, op: &QkNormRope, run: &mut Run<'_>) {
     match op.out_k.dtype {
@@ -48,6 +52,7 @@ fn queries<T: Stored>(
     run.write(op.out_q, |run, out_q: &mut [f32]| {
         let run = &*run;
         let Team { pool, scratch, .. } = &mut *cpu.team();
+        let angles = scratch.angles.of(pool, op, run.rows());
         let workers = Shared::new(&mut scratch.workers);
         for_each_part(pool, out_q, width, SERIAL_ELEMENTS, |chunk, row, q| {
             let part = |width: usize| row * width..(row + 1) * width;
@@ -60,17 +65,57 @@ fn queries<T: Stored>(
                     out_gate.as_ref().map(|gate| gate.range(part(width))),
                 )
             };
-            let (angles, head) = worker.values.split_at_mut(op.rope.rotary_dim());
-            let (cos, sin) = angles.split_at_mut(op.rope.rotary_dim() / 2);
-            turn(op, run.rows(), row, cos, sin);
+            let (cos, sin) = angles[part(op.rope.rotary_dim())].split_at(op.rope.rotary_dim() / 2);
             T::store(&run.read::<f32>(op.v)[part(kv_width)], v);
-            cpu.set.run(RotateRow { op, run, row, cos, sin, head, q, k, gate });
+            cpu.set.run(RotateRow { op, run, row, cos, sin, head: &mut worker.values, q, k, gate });
         });
     });
 }
 
+/// Cosines and sines of the rows of a pass: all its layers turn by the same angles, as a rule.
+#[derive(Debug, Default)]
+pub(super) struct Angles {
+    /// What they are of: positions `[rows, axes]`, frequencies and which axis each turns with.
+    positions: Vec<[u32; 3]>,
+    inv_freq: Vec<f32>,
+    sections: Option<[usize; 3]>,
+    /// Cosines, then sines of each row: `[rows, rotary_dim]`.
+    values: Vec<f32>,
+}
+
+impl Angles {
+    /// Grows to what a run of `rows` rows of `op` needs.
+    pub(super) fn reserve(&mut self, op: &QkNormRope, rows: usize) {
+        let missing = |capacity: usize, len: usize| capacity.saturating_sub(len);
+        self.positions.reserve(missing(rows, self.positions.len()));
+        self.inv_freq.reserve(missing(op.rope.inv_freq.len, self.inv_freq.len()));
+        self.values.reserve(missing(rows * op.rope.rotary_dim(), self.values.len()));
+    }
+
+    /// Those of `rows`; computed anew only if the last ones were of something else.
+    fn of(&mut self, pool: &mut Pool, op: &QkNormRope, rows: &Rows) -> &[f32] {
+        let inv_freq = param_values(&op.rope.inv_freq);
+        let position = |row| [0, 1, 2].map(|axis| rows.rope_position(row, axis));
+        let same_rows = self.positions.len() == rows.len()
+            && self.positions.iter().enumerate().all(|(row, known)| *known == position(row));
+        if !same_rows || self.inv_freq != inv_freq || self.sections != op.rope.sections {
+            self.positions.clear();
+            self.positions.extend((0..rows.len()).map(position));
+            self.inv_freq.clear();
+            self.inv_freq.extend_from_slice(inv_freq);
+            self.sections = op.rope.sections;
+            self.values.resize(rows.len() * op.rope.rotary_dim(), 0.0);
+            for_each_part(pool, &mut self.values, op.rope.rotary_dim(), SERIAL_ANGLES, |_, row, angles| {
+                turn(op, rows, row, angles);
+            });
+        }
+        &self.values
+    }
+}
+
 /// Cosine and sine of each frequency at the position of `row`; angles are products in f32, as the contract says.
-fn turn(op: &QkNormRope, rows: &Rows, row: usize, cos: &mut [f32], sin: &mut [f32]) {
+fn turn(op: &QkNormRope, rows: &Rows, row: usize, angles: &mut [f32]) {
+    let (cos, sin) = angles.split_at_mut(op.rope.rotary_dim() / 2);
     for (i, inv_freq) in param_values(&op.rope.inv_freq).iter().enumerate() {
         (sin[i], cos[i]) = (rows.rope_position(row, op.rope.axis(i)) as f32 * inv_freq).sin_cos();
     }

@@ -5,6 +5,7 @@ use super::attention::AttentionScratch;
 use super::experts::ExpertScratch;
 use super::gated_delta;
 use super::product::{Move, TileScratch};
+use super::qk_norm_rope::Angles;
 use super::weight::{CpuWeight, cpu_weight};
 use crate::{Activations, GROUP, Op, Recording};
 
@@ -26,6 +27,7 @@ pub(super) struct Scratch {
     pub(super) workers: Vec<WorkerScratch>,
     pub(super) experts: ExpertScratch,
     pub(super) attention: AttentionScratch,
+    pub(super) angles: Angles,
 }
 
 /// Memory of one thread.
@@ -75,7 +77,10 @@ impl Scratch {
                         self.reserve_product(cpu_weight(&expert.down), pairs);
                     }
                 }
-                Op::QkNormRope(op) => self.reserve_values(4 * op.shape.head_dim + op.rope.rotary_dim()),
+                Op::QkNormRope(op) => {
+                    self.reserve_values(op.shape.head_dim);
+                    self.angles.reserve(op, recording.capacity.rows);
+                }
                 Op::Attention(op) => {
                     self.reserve_paths(recording.capacity.rows);
                     self.reserve_values(AttentionScratch::per_worker(op, recording.capacity.rows));
