@@ -40,24 +40,35 @@ fn device() -> CpuDevice {
     CpuDevice::new(CpuOptions { threads, instruction_set }).unwrap()
 }
 
+/// Affine weights of 4 bits, as MLX makes them.
+const AFFINE: WeightFormat = WeightFormat::Affine { bits: 4, group_size: 64, scales: FloatFormat::BF16 };
+
 /// A weight of any bytes whose scales are sane.
 fn weight(format: WeightFormat, rows: usize, columns: usize) -> WeightData {
-    let bytes = rows * row_bytes(format, columns);
     let mut state = 1u64;
-    let data: Vec<u8> = (0..bytes)
-        .map(|_| {
+    let mut bytes = |len: usize| -> Bytes {
+        let bytes = (0..len).map(|_| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // Small exponents for whatever is read as a half float.
             (state >> 40) as u8 & 0x3F
-        })
-        .collect();
-    let (scales, biases) = (Bytes::new(), Bytes::new());
-    WeightData { format, rows, columns, data: data.into(), scales, biases, activations: Activations::Int8PerGroup }
+        });
+        bytes.collect()
+    };
+    let data = bytes(rows * row_bytes(format, columns));
+    let of_groups = stored_bytes(format, rows, columns) - data.len();
+    let (scales, biases) = (bytes(of_groups / 2), bytes(of_groups / 2));
+    WeightData { format, rows, columns, data, scales, biases, activations: Activations::Int8PerGroup }
+}
+
+/// Bytes of a weight in a file, scales and biases included.
+fn stored_bytes(format: WeightFormat, rows: usize, columns: usize) -> usize {
+    let scales = if format == AFFINE { 2 * columns / 64 * size_of::<u16>() } else { 0 };
+    rows * (row_bytes(format, columns) + scales)
 }
 
 fn multiply(bencher: Bencher<'_, '_>, format: WeightFormat, rows: usize) {
     let device = device();
-    let shape_bytes: usize = SHAPES.iter().map(|&(rows, columns)| rows * row_bytes(format, columns)).sum();
+    let shape_bytes: usize = SHAPES.iter().map(|&(rows, columns)| stored_bytes(format, rows, columns)).sum();
     let copies = WORKING_SET.div_ceil(shape_bytes);
     let mut ops = Ops::new(Capacity { rows, outputs: 1 });
     let narrow = ops.input(1024);
@@ -91,6 +102,31 @@ fn q4_1(bencher: Bencher<'_, '_>, rows: usize) {
 #[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
 fn q4_k(bencher: Bencher<'_, '_>, rows: usize) {
     multiply(bencher, WeightFormat::Q4_K, rows);
+}
+
+#[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
+fn q5_0(bencher: Bencher<'_, '_>, rows: usize) {
+    multiply(bencher, WeightFormat::Q5_0, rows);
+}
+
+#[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
+fn q5_k(bencher: Bencher<'_, '_>, rows: usize) {
+    multiply(bencher, WeightFormat::Q5_K, rows);
+}
+
+#[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
+fn iq4_nl(bencher: Bencher<'_, '_>, rows: usize) {
+    multiply(bencher, WeightFormat::IQ4_NL, rows);
+}
+
+#[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
+fn iq4_xs(bencher: Bencher<'_, '_>, rows: usize) {
+    multiply(bencher, WeightFormat::IQ4_XS, rows);
+}
+
+#[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
+fn affine4(bencher: Bencher<'_, '_>, rows: usize) {
+    multiply(bencher, AFFINE, rows);
 }
 
 #[divan::bench(args = ROWS, sample_count = 15, sample_size = 1)]
