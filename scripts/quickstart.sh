@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# From a fresh clone to an answer: fetches the default model if it is not there, builds, and asks.
+# From a fresh clone to an answer of the bundled model: builds, and asks.
 #
 #   scripts/quickstart.sh "Write a python function to merge two sorted lists"
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/fetch-model.sh >/dev/null
 echo "building pleach: some minutes the first time" >&2
 cargo build --release --package pleach-cli
 exec "${CARGO_TARGET_DIR:-target}/release/pleach" -m "${1:-Write a python function to merge two sorted lists}"

@@ -1,6 +1,7 @@
 """Writes trained weights in the layouts that inference engines read.
 
 python -m pleach_training.export target --run DIR --tokenizer DIR --out DIR [--bits 8]
+python -m pleach_training.export unpack --run DIR --out DIR
 python -m pleach_training.export drafter --run DIR --out DIR
 python -m pleach_training.export weaver --run DIR --out DIR
 python -m pleach_training.export mirai-weaver --run DIR --out DIR
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .drafter.config import DrafterConfig
-from .quantize import quantize_affine
+from .quantize import dequantize_affine, quantize_affine
 from .target.config import TargetConfig
 from .weaver.model import WeaverConfig
 
@@ -47,6 +48,32 @@ def quantize_state(state: dict[str, Tensor], bits: int, group_size: int) -> dict
         else:
             out[name] = tensor
     return out
+
+
+def unpack_state(state: dict[str, Tensor], bits: int) -> dict[str, Tensor]:
+    """What `quantize_state` was given, as far as its codes tell, in bf16."""
+    stems = {name.removesuffix(".scales") for name in state if name.endswith(".scales")}
+    out = {}
+    for name, tensor in state.items():
+        stem = name.rpartition(".")[0]
+        if stem not in stems:
+            out[name] = tensor
+        elif name.endswith(".weight"):
+            parts = (tensor, state[f"{stem}.scales"], state[f"{stem}.biases"])
+            out[name] = dequantize_affine(*parts, bits).bfloat16()
+    return out
+
+
+def unpack_target(folder: Path, out: Path) -> None:
+    """Writes a folder in MLX's group quantization as the bf16 checkpoint that `transformers` loads."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    bits = config.pop("quantization")["bits"]
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "config.json", config)
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(folder / name, out / name)
+    state = unpack_state(load_file(folder / "model.safetensors"), bits)
+    save_file(state, out / "model.safetensors", metadata={"format": "pt"})
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -154,7 +181,7 @@ def export_mirai_weaver(run: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["target", "drafter", "weaver", "mirai-weaver"])
+    parser.add_argument("what", choices=["target", "unpack", "drafter", "weaver", "mirai-weaver"])
     parser.add_argument("--run", type=Path, required=True, help="the folder that a training script wrote")
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -163,6 +190,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "target":
         export_target(args.run, args.tokenizer, args.out, args.bits, args.group_size)
+    elif args.what == "unpack":
+        unpack_target(args.run, args.out)
     elif args.what == "drafter":
         export_drafter(args.run, args.out)
     elif args.what == "weaver":

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pleach_training.drafter.data import Store
 from pleach_training.drafter.train import train
@@ -68,6 +69,20 @@ def test_replayed_rounds_are_those_of_the_real_loop() -> None:
             tokens, passes = tokens + len(looped.ids) - 1, passes + looped.passes
         assert passes < tokens
         assert tokens_per_pass(written, rounds)[f"ddtree/{budget}"] == round(tokens / passes, 3)
+
+
+def test_drafts_that_know_the_noise_gain_more() -> None:
+    trainer = toy.trainer(steps=40, kl_share=1.0)
+    train(trainer, toy.store(60, 1), toy.store(4, 3), Path(tempfile.mkdtemp()))
+    model, heat = trainer.features.model, 0.7
+    torch.manual_seed(0)
+    prompts = [[7 * i % 60, (7 * i + 1) % 60, (7 * i + 2) % 60] for i in range(12)]
+    drawn = model.generate(torch.tensor(prompts), max_new_tokens=24, do_sample=True, temperature=heat, top_k=0)
+    sampled = toy.as_replies(prompts, drawn[:, 3:].tolist())
+    store = Store.build(sampled, trainer.features, toy.TAPS, "cpu")
+    known, blind = (all_rounds(trainer, store, None, 16, 4, t) for t in (heat, 0.0))
+    assert tokens_per_pass(sampled, known)["ddtree/8"] > tokens_per_pass(sampled, blind)["ddtree/8"]
+    assert np.all(np.diff(known.log_probs, axis=-1) <= 0)
 
 
 def test_python_is_found_in_answers() -> None:

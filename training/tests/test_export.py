@@ -14,6 +14,8 @@ from pleach_training.export import (
     export_target,
     export_weaver,
     mirai_state,
+    quantize_state,
+    unpack_state,
 )
 from pleach_training.gguf import load_llama
 from pleach_training.quantize import dequantize_affine, quantize_affine
@@ -108,3 +110,12 @@ def test_gguf_llama_is_the_same_model_as_its_folder() -> None:
         truth = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(ids).logits
         ours = load_llama(folder / "model.gguf")(ids).logits
     assert np.abs((truth - ours).numpy()).max() < 2e-2
+
+
+def test_what_is_unpacked_is_what_was_quantized() -> None:
+    torch.manual_seed(0)
+    state = {"a.weight": torch.randn(6, 128), "norm.weight": torch.randn(128), "in_proj_a.weight": torch.randn(2, 128)}
+    again = unpack_state(quantize_state(state, 8, 64), 8)
+    assert again.keys() == state.keys()
+    torch.testing.assert_close(again["a.weight"].float(), state["a.weight"], atol=0.04, rtol=0)
+    assert torch.equal(again["norm.weight"], state["norm.weight"])

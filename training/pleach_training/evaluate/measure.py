@@ -96,16 +96,21 @@ def calibration_error(confidence: NDArray, right: NDArray[np.bool_], bins: int =
 def measure(
     replies: Replies, draft: DraftTrainer, weaver: Weaver | ParentScorer | None, features: Any, pool: int, width: int
 ) -> dict[str, Any]:
-    """Metrics of one set of replies; those that end in repetition loops are counted apart."""
-    looping = replies.looping()
-    result: dict[str, Any] = {"replies": len(looping), "looping": int(looping.sum())}
+    """Metrics of replies at one temperature; those that end in repetition loops are counted apart.
+
+    Above temperature 0 drafts know the noise of the draws, as in the engine; `blind` tells what drafts give that do not.
+    """
+    looping, temperature = replies.looping(), float(replies.temp[0])
+    result: dict[str, Any] = {"replies": len(looping), "looping": int(looping.sum()), "temperature": temperature}
     for name, keep in (("text", ~looping), ("loops", looping)):
         part = replies.select(keep & (replies.glen >= 2))
         if len(part.plen) == 0:
             continue
         store = Store.build(part, features, draft.shape.target_layer_ids, draft.device, rows=8)
-        rounds = all_rounds(draft, store, weaver, pool, width)
+        rounds = all_rounds(draft, store, weaver, pool, width, temperature)
         result[name] = {"tokens": int(part.glen.sum()), "tokens_per_pass": tokens_per_pass(part, rounds)}
+        if temperature > 0:
+            result[name]["blind"] = tokens_per_pass(part, all_rounds(draft, store, weaver, pool, width))
         if name == "text":
             result[name]["by_depth"] = by_depth(rounds)
     return result
@@ -131,12 +136,21 @@ def main() -> None:
     weaver = load_weaver(args.weaver, args.device) if args.weaver else None
     pool = weaver.config.candidate_pool_size if weaver else 64
     replies = Replies.load(*args.replies)
-    sets = {split: replies.select(replies.split == split) for split in args.splits}
     held = split_replies(replies, 0)[1]
-    sets["held out, T = 0.7"] = held.select(held.temp > 0)
+    sets = {"held out, sampled": held.select(held.temp > 0)}
+    for split in args.splits:
+        of_split = replies.select(replies.split == split)
+        sets.update(
+            {
+                split if heat == 0 else f"{split}, T = {heat:g}": of_split.select(of_split.temp == heat)
+                for heat in np.unique(of_split.temp)
+            }
+        )
     found: dict[str, Any] = {"budgets": BUDGETS, "width": args.width, "pool": pool, "sets": {}}
     for name, part in sets.items():
         part = part.select(np.arange(len(part.plen)) < args.limit)
+        if len(part.plen) == 0:
+            continue
         found["sets"][name] = measure(part, draft, weaver, features, pool, args.width)
         print(name, json.dumps(found["sets"][name].get("text", {}).get("tokens_per_pass")), flush=True)
         args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -11,17 +11,28 @@ from torch.nn import functional as F
 from ..weaver.model import Weaver
 from ..weaver.parent import ParentScorer
 from ..weaver.train import Pool
+from .coupling import foresee
 
 ABSENT = 1 << 20
 
 
 @dataclass
 class Tables:
-    """The target's embedding, the head rows of the draft vocabulary, and the token of each such row."""
+    """The target's embedding, the head rows of the draft vocabulary, the token of each such row, and how tokens are drawn.
+
+    `noise` `[anchors, depths, pool]` is that of the draws, if drafts know it.
+    """
 
     embedding: Tensor
     head: Tensor
     draft_ids: Tensor
+    temperature: float = 1.0
+    noise: Tensor | None = None
+
+    def beliefs(self, logits: Tensor, noise: Tensor | None) -> Tensor:
+        """Log-beliefs `[.., pool]` that each candidate is drawn."""
+        log_q = (logits / self.temperature).log_softmax(-1)
+        return log_q if noise is None else foresee(log_q, noise)
 
 
 def weaver_ranks(
@@ -43,7 +54,8 @@ def weaver_ranks(
         query, own = weaver.nodes(embedded, depth, keys, paths)
         rows = F.embedding(pool.places[:, depth], tables.head)
         logits = pool.scores[:, depth].unsqueeze(1) + (query.to(rows.dtype) @ rows.mT).float()
-        children = cumulative.unsqueeze(-1) + logits.log_softmax(-1)
+        noise = None if tables.noise is None else tables.noise[:, depth].unsqueeze(1)
+        children = cumulative.unsqueeze(-1) + tables.beliefs(logits, noise)
         ranks = torch.arange(children.shape[-1], device=children.device)
         true_child = on_path.unsqueeze(-1) & (ranks == pool.truth[:, depth, None, None])
         kept, index = children.flatten(1).topk(min(width, children[0].numel()), -1)
