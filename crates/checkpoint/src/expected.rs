@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{
     Architecture, CheckpointError, Convention, DraftConv, DraftSelector, DrafterConfig, LayerType,
-    LinearAttentionConfig, ModelConfig, MoeConfig, SkippedTensor, Tensor, TensorMap,
+    LinearAttentionConfig, ModelConfig, MoeConfig, SkippedTensor, Tensor, TensorMap, WeaverConfig,
     fields::shorten,
     pool::{Pool, Stored},
 };
@@ -71,6 +71,16 @@ pub(crate) fn assemble_drafter(
 ) -> Result<TensorMap, CheckpointError> {
     let conventions = Conventions { norm: Convention::AsIs, decay: Convention::AsIs };
     take_all(pool, conventions, origin, |take| visit_drafter(drafter, take))
+}
+
+/// Takes every tensor of a Weaver out of `pool`, checked.
+pub(crate) fn assemble_weaver(
+    weaver: &WeaverConfig,
+    pool: &mut Pool,
+    origin: &Origin<'_>,
+) -> Result<TensorMap, CheckpointError> {
+    let conventions = Conventions { norm: Convention::AsIs, decay: Convention::AsIs };
+    take_all(pool, conventions, origin, |take| visit_weaver(weaver, take))
 }
 
 /// Takes the tensors that `visit` asks for.
@@ -186,6 +196,28 @@ fn visit_drafter(drafter: &DrafterConfig, f: &mut Visit<'_>) -> Result<(), Check
     }
 }
 
+fn visit_weaver(weaver: &WeaverConfig, f: &mut Visit<'_>) -> Result<(), CheckpointError> {
+    let WeaverConfig { d_model, d_embed, d_rank, mlp_dim, .. } = *weaver;
+    let mut root = Lines { prefix: "", f };
+    root.biased_norm("embed_norm", d_embed, "[d_embed]")?;
+    root.biased_norm("output_norm", d_model, "[d_model]")?;
+    root.linear("token_in", [d_rank, d_embed], "[d_rank, d_embed]", Some("[d_rank]"))?;
+    root.linear("proposal_in", [d_rank, d_model], "[d_rank, d_model]", Some("[d_rank]"))?;
+    for index in 0..weaver.num_layers {
+        let mut block = Lines { prefix: &format!("blocks.{index}."), f };
+        block.biased_norm("norm_attn", d_rank, "[d_rank]")?;
+        block.linear("qkv_proj", [3 * d_rank, d_rank], "[3 * d_rank, d_rank]", None)?;
+        block.linear("o_proj", [d_rank, d_rank], "[d_rank, d_rank]", None)?;
+        block.biased_norm("norm_mlp", d_rank, "[d_rank]")?;
+        block.linear("gate_proj", [mlp_dim, d_rank], "[mlp_dim, d_rank]", Some("[mlp_dim]"))?;
+        block.linear("up_proj", [mlp_dim, d_rank], "[mlp_dim, d_rank]", Some("[mlp_dim]"))?;
+        block.linear("down_proj", [d_rank, mlp_dim], "[d_rank, mlp_dim]", Some("[d_rank]"))?;
+    }
+    let mut root = Lines { prefix: "", f };
+    root.biased_norm("out_norm", d_rank, "[d_rank]")?;
+    root.linear("lm_head_query_in", [d_model, d_rank], "[d_model, d_rank]", None)
+}
+
 fn visit_mtp(model: &ModelConfig, f: &mut Visit<'_>) -> Result<(), CheckpointError> {
     let hidden = model.hidden_size;
     let mut head = Lines { prefix: "mtp.", f };
@@ -241,6 +273,12 @@ impl Lines<'_, '_> {
             Some(field) => self.line(&format!("{name}.bias"), &[out], field, Role::Float),
             None => Ok(()),
         }
+    }
+
+    /// A norm that adds a bias to what it scales.
+    fn biased_norm(&mut self, name: &str, size: usize, rule: &'static str) -> Result<(), CheckpointError> {
+        self.line(&format!("{name}.weight"), &[size], rule, Role::Float)?;
+        self.line(&format!("{name}.bias"), &[size], rule, Role::Float)
     }
 
     fn full_attention(&mut self, model: &ModelConfig) -> Result<(), CheckpointError> {

@@ -35,6 +35,7 @@ pub mod safetensors;
 mod speculator;
 mod tensor;
 mod tokenizer;
+mod weaver;
 
 pub use checkpoint::{Checkpoint, SourceKind};
 pub use config::{
@@ -50,3 +51,4 @@ pub use map::SourceFile;
 pub use pool::SkippedTensor;
 pub use tensor::{Convention, Tensor, TensorData, TensorMap};
 pub use tokenizer::{GenerationConfig, GgufTokenizer, TokenizerSource};
+pub use weaver::{WeaverCheckpoint, WeaverConfig};

@@ -158,7 +158,7 @@ pub(crate) struct ModelFlags {
 #[derive(Debug, Args)]
 pub(crate) struct SpecFlags {
     /// What guesses ahead: `ngram` looks up what the text has said before, `mtp` asks the model's own head, `draft` a
-    /// --draft-model. It changes the speed, never the text.
+    /// --draft-model, of which `dflash` takes the drafter alone and `weaver` insists on its Weaver. It changes the speed, never the text.
     #[arg(
         long,
         value_name = "DRAFTER",
@@ -303,6 +303,8 @@ enum SpecArg {
     Ngram,
     Mtp,
     Draft,
+    Dflash,
+    Weaver,
 }
 
 /// Reads the arguments of the process. Prints help and version itself.
@@ -339,6 +341,8 @@ impl SpecFlags {
             SpecArg::Ngram => Speculation::Ngram,
             SpecArg::Mtp => Speculation::Mtp,
             SpecArg::Draft => Speculation::Draft,
+            SpecArg::Dflash => Speculation::DFlash,
+            SpecArg::Weaver => Speculation::Weaver,
         }
     }
 }

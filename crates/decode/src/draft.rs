@@ -37,6 +37,17 @@ impl<T: Target + ?Sized, D: Drafter<T>> Drafter<T> for Option<D> {
     }
 }
 
+/// A drafter that outlives its requests.
+impl<T: Target + ?Sized, D: Drafter<T>> Drafter<T> for &mut D {
+    fn draft(&mut self, target: &mut T, context: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error> {
+        (**self).draft(target, context, tree)
+    }
+
+    fn observe(&mut self, target: &mut T, step: &Step) -> Result<(), T::Error> {
+        (**self).observe(target, step)
+    }
+}
+
 /// What a drafter may know.
 #[derive(Debug, Clone, Copy)]
 pub struct DraftContext<'a> {
@@ -44,6 +55,8 @@ pub struct DraftContext<'a> {
     pub history: &'a History,
     /// Rows that the pass will have, the root included.
     pub budget: usize,
+    /// Chance to be visited below which a guess cannot pay for its row; 0 where that is not known.
+    pub least_chance: f32,
     /// The request's parameters and, above temperature 0, the very noise that will decide, fixed in advance.
     pub sampler: &'a Sampler,
 }

@@ -121,7 +121,8 @@ impl Generation {
         let mut tree = TreeBuilder::new(root, self.committed, max_depth, self.sampler.vocab_size());
         if max_depth > 0 && self.budget > 1 {
             tree.add_branch(TreeBuilder::ROOT, &constraint.forced(max_depth.min(self.budget - 1)), 0.0);
-            let context = DraftContext { history: &self.history, budget: self.budget, sampler: &self.sampler };
+            let context =
+                DraftContext { history: &self.history, budget: self.budget, least_chance: 0.0, sampler: &self.sampler };
             drafter.draft(target, context, &mut tree).map_err(StepError::Target)?;
         }
         Ok(tree.build(self.budget))

@@ -81,6 +81,11 @@ impl History {
         self.counts.iter().map(|(&token, &count)| (token, count))
     }
 
+    /// Occurrences of a token inside the window; `None` if it does not occur.
+    pub fn count_of(&self, token: TokenId) -> Option<Count> {
+        self.counts.get(&token).copied()
+    }
+
     /// Place of the token that the last push moved out of the window.
     fn first_left(&self) -> Option<usize> {
         self.tokens.len().checked_sub(self.window)?.checked_sub(1)

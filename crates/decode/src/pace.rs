@@ -12,6 +12,9 @@ const MARGIN: f64 = 1.03;
 /// Steps of several rows after which one of a single row shows what that costs by now: contexts grow.
 const REFRESH: u32 = 128;
 
+/// A draft without guesses that takes less than this share of a plain pass was none.
+const NO_DRAFT: f64 = 0.02;
+
 /// A clock, given from outside so that this crate has none and its tests need none.
 pub trait Clock {
     /// Time since some fixed moment.
@@ -177,13 +180,30 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         if !self.round.asked {
             return Ok(());
         }
-        let began = self.clock.now();
+        let (began, before) = (self.clock.now(), tree.num_nodes());
         self.costly.draft(target, context, tree)?;
+        let seconds = self.clock.now().saturating_sub(began).as_secs_f64();
+        // A drafter that knows nothing of this place says nothing of its worth.
+        let plain = self.costs.seconds(1).unwrap_or(0.0);
+        if tree.num_nodes() == before && seconds < NO_DRAFT * plain {
+            self.round.asked = false;
+            return Ok(());
+        }
         self.trust.apply(tree, &mut self.round.guesses, Source::Costly);
-        let draft_s = self.worth.drafted(self.clock.now().saturating_sub(began).as_secs_f64());
+        let draft_s = self.worth.drafted(seconds);
         let with = self.best(tree, context.budget, draft_s).tokens_per_s;
-        self.worth.learn(with);
+        self.worth.learn(with * plain);
         Ok(())
+    }
+
+    /// Chance below which no guess pays for its row: what the cheapest row takes, as a share of a plain pass, with some
+    /// allowance for beliefs that are too low.
+    fn least_chance(&self, most: usize) -> f32 {
+        const ALLOWANCE: f64 = 0.7;
+        let (Pace::Auto(_), Some(plain)) = (self.pace, self.costs.seconds(1)) else { return 0.0 };
+        let cost = |rows| self.costs.seconds(rows).unwrap_or(0.0);
+        let cheapest = (1..most).map(|rows| cost(rows + 1) - cost(rows)).fold(plain, f64::min);
+        (ALLOWANCE * cheapest.max(0.0) / plain) as f32
     }
 
     /// Whether the costly drafter could pay if it were always right.
@@ -220,6 +240,8 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         self.costs.record(self.round.rows, pass_s);
         if self.round.asked && self.round.without > 0.0 {
             self.worth.lost(self.round.draft_s + pass_s - num_tokens as f64 / self.round.without);
+            let plain_s = self.costs.seconds(1).unwrap_or(pass_s);
+            self.worth.realize(num_tokens, (self.worth.draft_s() + pass_s) / plain_s);
         }
         self.spent.draft_s += self.round.draft_s;
         self.spent.pass_s += pass_s;
@@ -255,7 +277,7 @@ where
         self.round.guesses.clear();
         self.round.asked = false;
         let most = self.most_rows(context.budget);
-        let context = DraftContext { budget: most, ..context };
+        let context = DraftContext { budget: most, least_chance: self.least_chance(most), ..context };
         if most > 1 {
             self.draft_quick(target, context, tree)?;
             self.draft_costly(target, context, tree)?;

@@ -106,7 +106,7 @@ impl SamplingParams {
     }
 
     /// Whether any penalty would change a logit.
-    pub(crate) fn has_penalties(&self) -> bool {
+    pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 }

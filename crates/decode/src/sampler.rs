@@ -6,7 +6,7 @@ pub(crate) use foresee::Foreseen;
 
 use crate::filter::{Candidate, ScaledRow, needs_shortlist, score_floor, shortlist};
 use crate::noise::{BLOCK, GUMBEL_MAX, gumbel_bound, gumbel_of};
-use crate::{DecodeError, History, Noise, SamplingParams, TokenId, TokenMask};
+use crate::{Count, DecodeError, History, Noise, SamplingParams, TokenId, TokenMask};
 
 /// Draws tokens from logits.
 ///
@@ -124,13 +124,15 @@ impl Sampler {
 
 fn penalize(logits: &mut [f32], params: &SamplingParams, history: &History) {
     for (token, count) in history.counts() {
-        change(logits, token, |logit| {
-            let scaled =
-                if logit > 0.0 { logit / params.repetition_penalty } else { logit * params.repetition_penalty };
-            let present = if count.generated > 0 { params.presence_penalty } else { 0.0 };
-            scaled - present - params.frequency_penalty * count.generated as f32
-        });
+        change(logits, token, |logit| penalized(logit, params, count));
     }
+}
+
+/// The logit of a token that occurs so often.
+fn penalized(logit: f32, params: &SamplingParams, count: Count) -> f32 {
+    let scaled = if logit > 0.0 { logit / params.repetition_penalty } else { logit * params.repetition_penalty };
+    let present = if count.generated > 0 { params.presence_penalty } else { 0.0 };
+    scaled - present - params.frequency_penalty * count.generated as f32
 }
 
 /// Replaces one logit. A finite one stays finite, so that an extreme penalty cannot pass for a broken model.

@@ -19,13 +19,36 @@ const GOOD_ENOUGH: f64 = 1.5;
 /// What is known of a costly drafter: its own cost, and the tokens per second that it brings.
 #[derive(Debug, Default)]
 pub(crate) struct Worth {
-    /// Of steps that it drafted for; `None` before that was measured.
-    tokens_per_s: Option<f64>,
+    /// Speed of the steps that it drafted for as a multiple of plain decoding, as they promised; `None` before that was
+    /// known. A multiple, since the machine may be faster or slower from one moment to the next.
+    promised: Option<f64>,
+    /// The same as it came.
+    realized: Option<Realized>,
     /// Seconds of one of its drafts.
     draft_s: Option<f64>,
     num_drafts: u32,
     /// Seconds that its drafts took longer than they brought.
     lost_s: f64,
+}
+
+/// Tokens and time, of which old ones fade.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Realized {
+    tokens: f64,
+    /// In passes of plain decoding.
+    passes: f64,
+}
+
+impl Realized {
+    /// What an earlier step still counts after one more.
+    const FADE: f64 = 0.95;
+
+    /// A step of one token in the time of one pass counts this often at first, so that luck does not decide.
+    const PRIOR: f64 = 2.0;
+
+    fn speedup(self) -> f64 {
+        self.tokens / self.passes
+    }
 }
 
 /// What a step promises without a costly draft.
@@ -48,12 +71,19 @@ impl Worth {
     /// Whether a draft is worth its cost, or can be afforded as a trial.
     pub(crate) fn asks(&self, promise: Promise) -> bool {
         let Promise { without, plain, spent_s } = promise;
-        if self.tokens_per_s.is_some_and(|tokens_per_s| tokens_per_s > without) {
+        if self.speedup().is_some_and(|speedup| speedup * plain > without) {
             return true;
         }
         let is_first = self.num_drafts < FIRST_TRIES;
         let is_cheap = self.lost_s + self.draft_s() <= TRIAL_SHARE * spent_s;
         without <= GOOD_ENOUGH * plain && (is_first || is_cheap)
+    }
+
+    /// What a draft brings, as a multiple of plain decoding: the mean of what drafts promise, which follows a text quickly, and of
+    /// what came of them, which counts what promises leave out.
+    fn speedup(&self) -> Option<f64> {
+        let promised = self.promised?;
+        Some(self.realized.map_or(promised, |realized| 0.5 * (promised + realized.speedup())))
     }
 
     /// Notes what a draft cost, and returns the mean.
@@ -67,10 +97,23 @@ impl Worth {
         draft_s
     }
 
-    /// Notes the tokens per second that a step promises with a draft.
-    pub(crate) fn learn(&mut self, with: f64) {
+    /// Notes the speed that a step promises with a draft, as a multiple of plain decoding.
+    pub(crate) fn learn(&mut self, speedup: f64) {
         if self.num_drafts >= FIRST_TRIES {
-            self.tokens_per_s = Some(mean(self.tokens_per_s, with));
+            self.promised = Some(mean(self.promised, speedup));
+        }
+    }
+
+    /// Notes how many tokens a step with a draft gave, in the time of how many plain passes.
+    pub(crate) fn realize(&mut self, tokens: usize, passes: f64) {
+        if self.num_drafts >= FIRST_TRIES && passes.is_finite() {
+            let Realized { tokens: before, passes: passes_before } =
+                self.realized.unwrap_or(Realized { tokens: Realized::PRIOR, passes: Realized::PRIOR });
+            let (tokens, passes) = (tokens as f64, passes.clamp(0.1, 20.0));
+            self.realized = Some(Realized {
+                tokens: Realized::FADE * before + tokens,
+                passes: Realized::FADE * passes_before + passes,
+            });
         }
     }
 
@@ -133,7 +176,7 @@ mod tests {
             spent_s += 0.01;
             if worth.asks(promise(100.0, spent_s)) {
                 worth.drafted(0.005);
-                worth.learn(with(step));
+                worth.learn(with(step) / 100.0);
                 worth.lost(0.005 + 0.01 - 0.01 * with(step) / 60.0);
                 spent_s += 0.005;
                 asked.push(step);
@@ -162,7 +205,7 @@ mod tests {
         for _ in 0..100 {
             assert!(worth.asks(promise(100.0, 1.0)));
             worth.drafted(0.001);
-            worth.learn(150.0);
+            worth.learn(1.5);
             worth.lost(-0.005);
         }
         assert!(!worth.asks(promise(300.0, 1.0)));
@@ -174,6 +217,22 @@ mod tests {
         let mut worth = Worth::default();
         assert_eq!([worth.drafted(5.0), worth.drafted(0.01)], [5.0, 0.01]);
         assert!(worth.drafted(9.0) < 0.02);
+    }
+
+    /// What drafts promise and what comes of them count alike.
+    #[test]
+    fn promises_that_are_not_kept_are_found_out() {
+        let mut worth = Worth::default();
+        (0..60).for_each(|_| {
+            worth.drafted(0.004);
+            worth.learn(1.1);
+            worth.realize(1, 1.4);
+            worth.lost(0.004);
+        });
+        assert!(!worth.asks(promise(100.0, 0.1)));
+        (0..60).for_each(|_| worth.realize(2, 1.4));
+        assert!(worth.asks(promise(100.0, 0.1)));
+        assert!(worth.asks(Promise { without: 70.0, plain: 70.0, spent_s: 0.1 }), "on a slower machine as well");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The drafters that run a model of their own.
 
 use pleach_decode::{DraftContext, Drafter, Step, TreeBuilder};
-use pleach_model::{DFlashRunner, Model, ModelError, MtpRunner, Runner, Tap};
+use pleach_model::{Model, ModelError, MtpRunner, Runner, Tap};
 
-use crate::dflash::BlockDraft;
+use crate::dflash::{BlockDraft, BlockRunner};
 use crate::draft_model::ModelDraft;
 use crate::mtp::{MtpDraft, hidden_of};
 use crate::target::SequenceTarget;
@@ -16,7 +16,7 @@ pub(crate) enum CostlyRunner {
     /// Another, smaller model.
     Model(Runner),
     /// A drafter that was trained for the model.
-    DFlash(DFlashRunner),
+    DFlash(Box<BlockRunner>),
 }
 
 /// What the drafter of one request remembers.
@@ -32,7 +32,7 @@ pub(crate) enum Costly {
 pub(crate) enum CostlyKind {
     Mtp,
     Model,
-    DFlash { num_taps: usize },
+    DFlash { num_taps: usize, has_weaver: bool },
 }
 
 impl CostlyRunner {
@@ -40,7 +40,7 @@ impl CostlyRunner {
         match self {
             Self::Mtp(_) => CostlyKind::Mtp,
             Self::Model(_) => CostlyKind::Model,
-            Self::DFlash(runner) => CostlyKind::DFlash { num_taps: runner.drafter().taps().len() },
+            Self::DFlash(runner) => CostlyKind::DFlash { num_taps: runner.num_taps(), has_weaver: runner.has_weaver() },
         }
     }
 
@@ -49,7 +49,7 @@ impl CostlyRunner {
         match self {
             Self::Mtp(_) => vec![Tap::Final],
             Self::Model(_) => Vec::new(),
-            Self::DFlash(runner) => runner.drafter().taps(),
+            Self::DFlash(runner) => runner.taps(),
         }
     }
 
@@ -74,7 +74,8 @@ impl CostlyKind {
         match self {
             Self::Mtp => "mtp",
             Self::Model => "draft",
-            Self::DFlash { .. } => "dflash",
+            Self::DFlash { has_weaver: false, .. } => "dflash",
+            Self::DFlash { has_weaver: true, .. } => "weaver",
         }
     }
 }
@@ -85,7 +86,16 @@ impl Costly {
         match kind {
             CostlyKind::Mtp => Self::Mtp(MtpDraft::default()),
             CostlyKind::Model => Self::Model(ModelDraft::default()),
-            CostlyKind::DFlash { num_taps } => Self::DFlash { draft: BlockDraft::default(), num_taps },
+            CostlyKind::DFlash { num_taps, .. } => Self::DFlash { draft: BlockDraft::default(), num_taps },
+        }
+    }
+
+    /// Goes on with the first `len` tokens of what it has read; what does not stand for these is forgotten.
+    pub(crate) fn resume(&mut self, len: usize) {
+        match self {
+            Self::DFlash { draft, .. } => draft.resume(len),
+            Self::Mtp(mtp) => mtp.resume(len),
+            Self::Model(model) => model.resume(len),
         }
     }
 
@@ -96,7 +106,7 @@ impl Costly {
     /// [`ModelError::NoTap`] if the runner keeps no hidden states.
     pub(crate) fn read(&mut self, start: usize, num_rows: usize, runner: &Runner) -> Result<(), ModelError> {
         match self {
-            Self::DFlash { draft, num_taps } => draft.read(start, 0..num_rows, runner, *num_taps)?,
+            Self::DFlash { draft, num_taps } => draft.read_prompt(start, num_rows, runner, *num_taps)?,
             Self::Mtp(mtp) => mtp.read(start, hidden_of(runner)?, runner.model().config().hidden_size),
             Self::Model(_) => {}
         }

@@ -4,24 +4,46 @@ use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 
-use pleach_checkpoint::{CheckpointError, DrafterCheckpoint, Tensor};
-use pleach_decode::{DraftContext, Step, TokenId, TreeBuilder};
-use pleach_model::{DFlash, DFlashRunner, DFlashSequence, Model, ModelError, Runner};
+use pleach_checkpoint::{CheckpointError, DrafterCheckpoint, Tensor, WeaverCheckpoint};
+use pleach_decode::{DraftContext, Sampler, Step, TokenId, TreeBuilder};
+use pleach_model::{DFlash, DFlashRunner, DFlashSequence, Model, ModelError, Runner, Tap, Weaver, WeaverRunner};
 
 use crate::pending::{Continuity, Pending};
 use crate::selected;
 use crate::target::SequenceTarget;
-use crate::{EngineError, EngineOptions};
+use crate::{EngineError, EngineOptions, Speculation, weaver};
 
 /// Candidates of each place of a block.
 const WIDTH: usize = 6;
 
-/// Grows a tree from a block's guesses, which are independent of each other: the likeliest products of chances, one after
-/// the other. Source: DDTree (arXiv:2604.12989).
+/// What guesses blocks, and what scores their guesses given the path that leads to them, if anything does.
+#[derive(Debug)]
+pub(crate) struct BlockRunner {
+    drafter: DFlashRunner,
+    weaver: Option<WeaverRunner>,
+}
+
+/// Grows a tree from a block's guesses.
+///
+/// Without a Weaver they are independent of each other: the likeliest products of chances, one after the other, make the
+/// tree. Source: DDTree (arXiv:2604.12989).
 #[derive(Debug, Default)]
 pub(crate) struct BlockDraft {
     sequence: Option<DFlashSequence>,
     pending: Pending,
+    /// The target's hidden state of the last committed token, for a Weaver.
+    hidden: Vec<f32>,
+    /// Where the last prompt ended, for one that is tried again or goes on differently.
+    prompt_end: Option<PromptEnd>,
+}
+
+/// What was known at the end of a prompt.
+#[derive(Debug)]
+struct PromptEnd {
+    position: usize,
+    hidden: Vec<f32>,
+    /// `None` before the drafter has read so far.
+    sequence: Option<DFlashSequence>,
 }
 
 /// A guess that may be added next.
@@ -35,8 +57,25 @@ struct Candidate {
     rank: usize,
 }
 
+impl BlockRunner {
+    /// What the target's runner has to keep: what the drafter reads, then what the Weaver does.
+    pub(crate) fn taps(&self) -> Vec<Tap> {
+        self.drafter.drafter().taps().into_iter().chain(self.has_weaver().then_some(Tap::Final)).collect()
+    }
+
+    /// Taps that the drafter reads.
+    pub(crate) fn num_taps(&self) -> usize {
+        self.drafter.drafter().taps().len()
+    }
+
+    pub(crate) fn has_weaver(&self) -> bool {
+        self.weaver.is_some()
+    }
+}
+
 impl BlockDraft {
-    /// Takes in rows of the target's last pass, which stand at positions from `start` on.
+    /// Takes in rows of the target's last pass, which stand at positions from `start` on. A tap after the first `num_taps` is
+    /// for the Weaver.
     pub(crate) fn read(
         &mut self,
         start: usize,
@@ -46,13 +85,81 @@ impl BlockDraft {
     ) -> Result<(), ModelError> {
         let hidden_size = runner.model().config().hidden_size;
         let taps = (0..num_taps).map(|tap| runner.tap(tap)).collect::<Result<Vec<_>, _>>()?;
-        let mut joined = Vec::new();
+        let (mut joined, mut last) = (Vec::new(), None);
         for row in rows {
+            last = Some(row);
             taps.iter().for_each(|tap| joined.extend_from_slice(&tap[row * hidden_size..][..hidden_size]));
         }
         if self.pending.push(start, &joined, num_taps * hidden_size) == Continuity::Broken {
             self.sequence = None;
         }
+        if let (Some(row), Ok(hidden)) = (last, runner.tap(num_taps)) {
+            self.hidden.clear();
+            self.hidden.extend_from_slice(&hidden[row * hidden_size..][..hidden_size]);
+        }
+        Ok(())
+    }
+
+    /// Takes in rows of a prompt.
+    pub(crate) fn read_prompt(
+        &mut self,
+        start: usize,
+        num_rows: usize,
+        runner: &Runner,
+        num_taps: usize,
+    ) -> Result<(), ModelError> {
+        self.read(start, 0..num_rows, runner, num_taps)?;
+        let (position, hidden) = (start + num_rows, self.hidden.clone());
+        self.prompt_end = Some(PromptEnd { position, hidden, sequence: None });
+        Ok(())
+    }
+
+    /// Goes on with the first `len` tokens of what was read, which are those of the last text or of its prompt; forgets
+    /// everything if it has stood at neither place.
+    pub(crate) fn resume(&mut self, len: usize) {
+        if self.pending.end() == len {
+            return;
+        }
+        let Some(end) = self.prompt_end.take().filter(|end| end.position == len) else {
+            *self = Self::default();
+            return;
+        };
+        match &end.sequence {
+            Some(sequence) => {
+                self.sequence = Some(sequence.snapshot());
+                self.pending = Pending { start: len, ..Pending::default() };
+            }
+            // The prompt was not read so far, so it is still pending.
+            None if self.pending.start < len => self.pending.truncate(len),
+            None => {
+                *self = Self::default();
+                return;
+            }
+        }
+        self.hidden.clone_from(&end.hidden);
+        self.prompt_end = Some(end);
+    }
+
+    /// Reads what is pending, up to the end of a prompt by itself.
+    fn catch_up(&mut self, runner: &mut DFlashRunner) -> Result<(), ModelError> {
+        let sequence = match &mut self.sequence {
+            Some(sequence) => sequence,
+            none => none.insert(runner.drafter().new_sequence()?),
+        };
+        let Pending { start, num_rows, values } = &self.pending;
+        let mut rest = &values[..];
+        if let Some(end) = self.prompt_end.as_mut().filter(|end| end.sequence.is_none() && end.position > *start) {
+            let width = values.len() / (*num_rows).max(1);
+            let of_prompt = (end.position - start).min(*num_rows) * width;
+            let (prompt, others) = values.split_at(of_prompt);
+            runner.read(prompt, sequence)?;
+            end.sequence = (start + num_rows >= end.position).then(|| sequence.snapshot());
+            rest = others;
+        }
+        if !rest.is_empty() {
+            runner.read(rest, sequence)?;
+        }
+        self.pending.clear();
         Ok(())
     }
 
@@ -70,36 +177,37 @@ impl BlockDraft {
     /// Grows the tree after the text.
     pub(crate) fn draft(
         &mut self,
-        runner: &mut DFlashRunner,
+        BlockRunner { drafter: runner, weaver }: &mut BlockRunner,
         context: &DraftContext<'_>,
         tree: &mut TreeBuilder,
     ) -> Result<(), ModelError> {
         let text = context.history.tokens();
         let Some((&last, committed)) = text.split_last() else { return Ok(()) };
         // After a prompt that was known already there are no taps until the first step.
-        if self.pending.end() != committed.len() || self.pending.end() == 0 {
+        let is_current = self.pending.end() == committed.len() && !committed.is_empty();
+        if !is_current || tree.max_depth() == 0 || context.budget < 2 {
             return Ok(());
         }
-        let sequence = match &mut self.sequence {
-            Some(sequence) => sequence,
-            none => none.insert(runner.drafter().new_sequence()?),
-        };
         if self.pending.num_rows > 0 {
-            runner.read(&self.pending.values, sequence)?;
-            self.pending.clear();
+            self.catch_up(runner)?;
         }
-        let guesses = tree.max_depth().min(runner.drafter().config().block_size - 1);
-        if guesses == 0 {
-            return Ok(());
+        let Some(sequence) = &self.sequence else { return Ok(()) };
+        // A tree is no deeper than it has guesses, and the output head is a large part of a draft.
+        let deepest = runner.drafter().config().block_size - 1;
+        let guesses = deepest.min(tree.max_depth()).min(context.budget - 1);
+        runner.draft(last, guesses, sequence)?;
+        if let Some(weaver) = weaver {
+            return weaver::grow(weaver, runner, &self.hidden, guesses, context, tree);
         }
-        let drafter = Arc::clone(runner.drafter());
-        let logits = runner.draft(last, guesses, sequence)?;
-        if let Some(selector) = drafter.config().selector {
-            let shortlists = shortlists(&drafter, logits, guesses, selector.top_k);
+        let logits = runner.logits()?;
+        if let Some(selector) = runner.drafter().config().selector {
+            let shortlists = shortlists(runner.drafter(), logits, guesses, selector.top_k);
             return selected::grow(runner, &shortlists, context, WIDTH, tree);
         }
-        let candidates = candidates(&drafter, logits, guesses, context);
-        grow(&candidates, context.budget, tree);
+        let rows: Vec<&[f32]> = logits.chunks_exact(logits.len() / guesses).collect();
+        let mut sampler = context.sampler.clone();
+        let place = |place: usize| candidates(runner.drafter(), rows.get(place)?, place, context, &mut sampler);
+        grow(place, context, tree);
         Ok(())
     }
 }
@@ -115,51 +223,57 @@ fn shortlists(drafter: &DFlash, logits: &[f32], guesses: usize, top_k: usize) ->
         .collect()
 }
 
-/// The likeliest tokens of each place, the first after the text first.
+/// The likeliest tokens of a place, the first after the text being place 0, whatever stands between.
 fn candidates(
     drafter: &DFlash,
     logits: &[f32],
-    guesses: usize,
+    place: usize,
     context: &DraftContext<'_>,
-) -> Vec<Vec<(TokenId, f32)>> {
-    let mut sampler = context.sampler.clone();
-    let text_len = context.history.tokens().len();
-    let vocab_size = sampler.vocab_size();
-    let mut row = vec![f32::NEG_INFINITY; vocab_size];
-    let places = logits.chunks_exact(logits.len() / guesses.max(1)).take(guesses);
-    places
-        .enumerate()
-        .map(|(place, logits)| {
-            let logits = match &drafter.config().draft_to_target {
-                None => logits,
-                Some(tokens) => {
-                    tokens.iter().zip(logits).for_each(|(&token, &logit)| row[token as usize] = logit);
-                    &row
-                }
-            };
-            sampler.foresee(logits, (text_len + place) as u64, context.history, WIDTH)
-        })
-        .collect()
+    sampler: &mut Sampler,
+) -> Option<Vec<(TokenId, f32)>> {
+    let position = (context.history.tokens().len() + place) as u64;
+    Some(match &drafter.config().draft_to_target {
+        None => sampler.foresee(logits, position, context.history, WIDTH),
+        Some(tokens) => sampler.foresee_among(tokens, logits, position, context.history, WIDTH),
+    })
 }
 
-/// Adds the likeliest paths of candidates, best first, until the tree has as many nodes as the budget.
-fn grow(candidates: &[Vec<(TokenId, f32)>], budget: usize, tree: &mut TreeBuilder) {
-    let log_prob = |depth: usize, rank: usize| Some(candidates.get(depth)?.get(rank)?.1);
-    let mut open = BinaryHeap::new();
-    let offer = |open: &mut BinaryHeap<Candidate>, before: f32, parent, depth, rank| {
-        if let Some(log_prob) = log_prob(depth, rank) {
-            open.push(Candidate { score: before + log_prob, parent, depth, rank });
+/// Candidates by depth, asked for once each and only as deep as a tree grows.
+struct Marginals<F> {
+    ask: F,
+    known: Vec<Vec<(TokenId, f32)>>,
+}
+
+impl<F: FnMut(usize) -> Option<Vec<(TokenId, f32)>>> Marginals<F> {
+    fn get(&mut self, depth: usize, rank: usize) -> Option<(TokenId, f32)> {
+        if depth == self.known.len() {
+            self.known.push((self.ask)(depth)?);
         }
-    };
-    offer(&mut open, 0.0, TreeBuilder::ROOT, 0, 0);
-    let mut left = budget.saturating_sub(1);
+        self.known.get(depth)?.get(rank).copied()
+    }
+
+    /// The candidate with the chance that its path has, after one of chance `before`.
+    fn offer(&mut self, before: f32, parent: usize, depth: usize, rank: usize) -> Option<Candidate> {
+        let (_, log_prob) = self.get(depth, rank)?;
+        Some(Candidate { score: before + log_prob, parent, depth, rank })
+    }
+}
+
+/// Adds the likeliest paths of candidates, best first, until the tree has as many nodes as the budget or the rest cannot pay.
+/// `ask` gives the candidates of a depth, from 0 on.
+fn grow(ask: impl FnMut(usize) -> Option<Vec<(TokenId, f32)>>, context: &DraftContext<'_>, tree: &mut TreeBuilder) {
+    let mut candidates = Marginals { ask, known: Vec::new() };
+    let mut open = BinaryHeap::new();
+    open.extend(candidates.offer(0.0, TreeBuilder::ROOT, 0, 0));
+    let mut left = context.budget.saturating_sub(1);
     while left > 0
         && let Some(Candidate { score, parent, depth, rank }) = open.pop()
+        && score >= context.least_chance.ln()
     {
-        let (token, log_prob) = candidates[depth][rank];
-        offer(&mut open, score - log_prob, parent, depth, rank + 1);
+        let Some((token, log_prob)) = candidates.get(depth, rank) else { break };
+        open.extend(candidates.offer(score - log_prob, parent, depth, rank + 1));
         let Some(node) = tree.add(parent, token, log_prob) else { continue };
-        offer(&mut open, score, node, depth + 1, 0);
+        open.extend(candidates.offer(score, node, depth + 1, 0));
         left -= 1;
     }
 }
@@ -179,40 +293,68 @@ impl Ord for Candidate {
     }
 }
 
-/// Opens a drafter on the device of its target, whose stored output matrix is `head`.
+/// Opens a drafter on the device of its target, whose stored output matrix is `head`, and the Weaver in its folder.
 ///
 /// # Errors
-/// Files that cannot be used; [`EngineError::UnfitDrafter`] if it was made for another model.
+/// Files that cannot be used; [`EngineError::UnfitDrafter`] if they were made for another model.
 pub(crate) fn open(
     path: &Path,
     target: &Model,
     head: Option<&Tensor>,
     options: &EngineOptions,
-) -> Result<DFlashRunner, EngineError> {
-    let checkpoint =
-        DrafterCheckpoint::open(path).map_err(|source| EngineError::Checkpoint { path: path.to_owned(), source })?;
+) -> Result<BlockRunner, EngineError> {
+    let failed = |source| EngineError::Checkpoint { path: path.to_owned(), source };
+    let checkpoint = DrafterCheckpoint::open(path).map_err(failed)?;
     let no_head = CheckpointError::NoSuchTensor { name: "lm_head.weight".to_owned() };
     let head = head.ok_or(no_head).map_err(ModelError::from)?;
-    match DFlash::load(checkpoint, target, head, &options.load_options()) {
-        Ok(drafter) => Ok(DFlashRunner::new(Arc::new(drafter))),
-        Err(ModelError::UnfitDrafter { field, found, expected }) => {
+    let load = options.load_options();
+    let drafter = DFlash::load(checkpoint, target, head, &load).map_err(|error| unfit("dflash", error))?;
+    let weaver = match options.speculation {
+        Speculation::DFlash => None,
+        _ => WeaverCheckpoint::open(path).map_err(failed)?,
+    };
+    let block_size = drafter.config().block_size;
+    let weaver = weaver.map(|weaver| Weaver::load(weaver, target, block_size, &load)).transpose();
+    let weaver = weaver.map_err(|error| unfit("weaver", error))?;
+    if weaver.is_none() && options.speculation == Speculation::Weaver {
+        let reason = format!("there is none in `{}`", path.display());
+        return Err(EngineError::UnfitDrafter { drafter: "weaver", reason });
+    }
+    Ok(BlockRunner {
+        drafter: DFlashRunner::new(Arc::new(drafter)),
+        weaver: weaver.map(|weaver| WeaverRunner::new(Arc::new(weaver))),
+    })
+}
+
+fn unfit(drafter: &'static str, error: ModelError) -> EngineError {
+    match error {
+        ModelError::UnfitDrafter { field, found, expected } => {
             let reason = format!("its `{field}` is {found}, but the model has {expected}");
-            Err(EngineError::UnfitDrafter { drafter: "dflash", reason })
+            EngineError::UnfitDrafter { drafter, reason }
         }
-        Err(error) => Err(error.into()),
+        error => error.into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pleach_decode::{History, SamplingParams};
+
     use super::*;
 
     #[test]
     fn trees_take_the_likeliest_products_first() {
         let ln = |p: f32| p.ln();
-        let candidates = vec![vec![(1, ln(0.6)), (2, ln(0.3))], vec![(3, ln(0.5)), (4, ln(0.4))], vec![(5, ln(0.9))]];
-        let mut tree = TreeBuilder::new(0, 10, 8, 50);
-        grow(&candidates, 7, &mut tree);
+        let candidates = [vec![(1, ln(0.6)), (2, ln(0.3))], vec![(3, ln(0.5)), (4, ln(0.4))], vec![(5, ln(0.9))]];
+        let (history, sampler) = (History::new(&[0]), Sampler::new(SamplingParams::default(), 50).unwrap());
+        let context = DraftContext { history: &history, budget: 7, least_chance: 0.0, sampler: &sampler };
+        let grown = |context| {
+            let mut tree = TreeBuilder::new(0, 10, 8, 50);
+            grow(|depth| candidates.get(depth).cloned(), &context, &mut tree);
+            tree
+        };
+        assert_eq!(grown(DraftContext { least_chance: 0.28, ..context }).num_nodes(), 4);
+        let tree = grown(context);
         let guesses: Vec<_> = (1..tree.num_nodes()).filter_map(|node| tree.guess(node)).collect();
         let found: Vec<_> = guesses.iter().map(|guess| (guess.token, guess.parent, guess.depth)).collect();
         // 0.6, then 0.3 and 0.3 · 0.9 below it, beside 0.3, 0.24 and what follows.

@@ -30,6 +30,13 @@ struct Guessing<'a> {
 }
 
 impl ModelDraft {
+    /// Goes on with the first `len` tokens of what was read, or forgets everything if it has read more.
+    pub(crate) fn resume(&mut self, len: usize) {
+        if self.sequence.as_ref().is_some_and(|sequence| sequence.len() > len) {
+            self.sequence = None;
+        }
+    }
+
     /// Grows the tree after the text.
     pub(crate) fn draft(
         &mut self,

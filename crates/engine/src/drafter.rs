@@ -50,7 +50,8 @@ pub(crate) fn open(
 fn open_at(path: &Path, target: &Target<'_>, options: &EngineOptions) -> Result<CostlyRunner, EngineError> {
     let Target { model, tokenizer, head } = *target;
     if DrafterLayout::of(path).is_some() {
-        return dflash::open(path, model, head, options).map(CostlyRunner::DFlash);
+        let runner = dflash::open(path, model, head, options)?;
+        return Ok(CostlyRunner::DFlash(Box::new(runner)));
     }
     let vocabulary = (tokenizer, model.config().vocab_size);
     draft_model::open(path, vocabulary, model, options).map(CostlyRunner::Model)

@@ -200,9 +200,18 @@ impl Engine {
         &self.0.runners
     }
 
-    /// The drafters of one request.
-    pub(crate) fn drafters(&self, budget: SpecBudget) -> Drafters {
-        let (lookup, costly) = (self.looks_up().then(Lookup::new), self.0.costly.map(Costly::new));
+    /// The drafters of one request. `costly` has read the first `cached` tokens of its prompt, or is new.
+    pub(crate) fn drafters<'s>(
+        &self,
+        budget: SpecBudget,
+        costly: &'s mut Option<Costly>,
+        cached: usize,
+    ) -> Drafters<'s> {
+        match costly {
+            Some(costly) => costly.resume(cached),
+            None => *costly = self.0.costly.map(Costly::new),
+        }
+        let lookup = self.looks_up().then(Lookup::new);
         let costs = self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Paced::new(lookup, costly, WallClock::start(), budget.pace(), costs).with_least_share(self.0.least_share)
     }
@@ -231,7 +240,17 @@ impl Engine {
 fn runners(model: &Arc<Model>, draft: Option<CostlyRunner>, speculation: Speculation) -> Result<Runners, EngineError> {
     let costly = match speculation {
         Speculation::Off | Speculation::Ngram => None,
-        Speculation::Draft => Some(draft.ok_or_else(no_draft_model)?),
+        Speculation::Draft => Some(draft.ok_or_else(|| no_draft_model("draft"))?),
+        Speculation::DFlash | Speculation::Weaver => {
+            let name = if speculation == Speculation::DFlash { "dflash" } else { "weaver" };
+            match draft.ok_or_else(|| no_draft_model(name))? {
+                draft @ CostlyRunner::DFlash(_) => Some(draft),
+                _ => {
+                    let reason = "the draft model is a whole model".to_owned();
+                    return Err(EngineError::UnfitDrafter { drafter: name, reason });
+                }
+            }
+        }
         Speculation::Mtp => Some(mtp_runner(model)?),
         Speculation::Auto => match draft {
             Some(draft) => Some(draft),
@@ -250,6 +269,6 @@ fn mtp_runner(model: &Arc<Model>) -> Result<CostlyRunner, EngineError> {
     Ok(CostlyRunner::Mtp(MtpRunner::new(Arc::clone(model))?))
 }
 
-fn no_draft_model() -> EngineError {
-    EngineError::UnfitDrafter { drafter: "draft", reason: "no draft model was named".to_owned() }
+fn no_draft_model(drafter: &'static str) -> EngineError {
+    EngineError::UnfitDrafter { drafter, reason: "no draft model was named".to_owned() }
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What guesses ahead in one request.
-pub(crate) type Drafters = Paced<Option<Lookup>, Option<Costly>, WallClock>;
+pub(crate) type Drafters<'s> = Paced<Option<Lookup>, &'s mut Option<Costly>, WallClock>;
 
 /// The events of one request, each made when it is asked for.
 ///
@@ -37,7 +37,7 @@ pub(crate) struct Parts<'s> {
     pub(crate) engine: &'s Engine,
     pub(crate) prefix: &'s mut Prefix,
     pub(crate) writer: Writer,
-    pub(crate) drafters: Drafters,
+    pub(crate) drafters: Drafters<'s>,
     pub(crate) output: Output,
     pub(crate) prompt: Vec<u32>,
     /// Tokens of the prompt that the prefix had at the start.
@@ -97,7 +97,7 @@ impl<'s> Generation<'s> {
             let place = if end == prompt.len() { Place::End } else { Place::Inside };
             let mut runners = engine.runners().wait();
             prefix.extend(&mut runners.target, &prompt[start..end], place)?;
-            if let Some(costly) = drafters.costly_mut() {
+            if let Some(costly) = &mut **drafters.costly_mut() {
                 costly.read(start, end - start, &runners.target)?;
             }
             drop(runners);
@@ -224,6 +224,7 @@ impl Iterator for Generation<'_> {
             if let Err(error) = self.advance() {
                 // The state may stand for other tokens than it should, or hold numbers that spoil every later text.
                 self.parts.prefix.forget();
+                **self.parts.drafters.costly_mut() = None;
                 self.phase = Phase::Over;
                 self.ready.clear();
                 return Some(Err(error));

@@ -49,6 +49,7 @@ mod speculation;
 mod target;
 mod turns;
 mod vocabulary;
+mod weaver;
 
 pub use activity::{Activity, ActivityMeter, ProgramShare, load_average, processor_name};
 pub use bench::{BenchProfile, Bencher, MAX_PASS_ROWS, RowShape};

@@ -34,6 +34,14 @@ impl MtpDraft {
         }
     }
 
+    /// Goes on with the first `len` tokens of what was read, or forgets everything if it does not end there. A row that was
+    /// run pairs its token with the next, so what was run is of these tokens as well.
+    pub(crate) fn resume(&mut self, len: usize) {
+        if self.pending.end() != len {
+            *self = Self::default();
+        }
+    }
+
     /// Runs the head over what is pending. Its logits are then those for the token after the text's last.
     fn catch_up(&mut self, runner: &mut MtpRunner, text: &[TokenId]) -> Result<(), ModelError> {
         let sequence = match &mut self.sequence {

@@ -45,6 +45,14 @@ impl Pending {
         continuity
     }
 
+    /// Takes back rows until the last stands before position `end`.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        let kept = end.saturating_sub(self.start).min(self.num_rows);
+        let width = self.values.len() / self.num_rows.max(1);
+        self.values.truncate(kept * width);
+        self.num_rows = kept;
+    }
+
     /// Notes that everything was read.
     pub(crate) fn clear(&mut self) {
         self.start += self.num_rows;
@@ -64,6 +72,9 @@ mod tests {
         pending.clear();
         assert_eq!(pending.push(3, &[2.0; 2], 2), Continuity::Kept);
         assert_eq!((pending.start, pending.num_rows, pending.end()), (3, 1, 4));
+        assert_eq!(pending.push(4, &[3.0; 6], 2), Continuity::Kept);
+        pending.truncate(5);
+        assert_eq!((pending.start, pending.num_rows, &pending.values[..]), (3, 2, &[2.0, 2.0, 3.0, 3.0][..]));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Instant;
 use pleach_decode::{Generation as Writer, GenerationOptions};
 use pleach_text::{Detokenizer, SpanSplitter, StopMatcher};
 
+use crate::costly::Costly;
 use crate::generation::{Generation, Parts};
 use crate::output::Output;
 use crate::prefix::Prefix;
@@ -19,12 +20,14 @@ use crate::{Engine, EngineError, Request};
 pub struct Session {
     engine: Engine,
     prefix: Prefix,
+    /// What a drafter with a model of its own has read of the same tokens.
+    costly: Option<Costly>,
 }
 
 impl Session {
     pub(crate) fn new(engine: Engine) -> Result<Self, EngineError> {
         let prefix = Prefix::new(engine.model())?;
-        Ok(Self { engine, prefix })
+        Ok(Self { engine, prefix, costly: None })
     }
 
     /// The engine that it runs on.
@@ -81,7 +84,7 @@ impl Session {
             engine: &self.engine,
             prefix: &mut self.prefix,
             writer,
-            drafters: self.engine.drafters(settings.spec_budget),
+            drafters: self.engine.drafters(settings.spec_budget, &mut self.costly, cached),
             output: Output::new(detokenizer, StopMatcher::new(stops), splitter),
             logprobs: settings.logprobs,
             cancel: settings.cancel.clone(),

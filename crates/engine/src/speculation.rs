@@ -26,6 +26,10 @@ pub enum Speculation {
     /// Another, smaller model or a trained drafter alone:
     /// [`EngineOptions::draft_model`](crate::EngineOptions::draft_model).
     Draft,
+    /// A trained drafter alone, without the Weaver that may lie beside it.
+    DFlash,
+    /// A trained drafter with the Weaver beside it; refused at opening if there is none.
+    Weaver,
 }
 
 /// Rows of a pass: the last token and the guesses after it.
@@ -64,7 +68,7 @@ pub struct Drafting {
 impl Speculation {
     /// Whether a draft model would be used.
     pub(crate) fn asks_draft_model(self) -> bool {
-        matches!(self, Self::Auto | Self::Draft)
+        matches!(self, Self::Auto | Self::Draft | Self::DFlash | Self::Weaver)
     }
 }
 

@@ -7,12 +7,12 @@ mod support;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pleach_checkpoint::{Checkpoint, DrafterCheckpoint};
+use pleach_checkpoint::{Checkpoint, DrafterCheckpoint, Tensor, WeaverCheckpoint};
 use pleach_engine::{
     DeviceChoice, Engine, EngineOptions, Environment, Event, Request, Sampling, Settings, Speculation, locate,
 };
 use pleach_kernels::{Activations, CpuDevice, CpuOptions, DType, Device, ReferenceDevice};
-use pleach_model::{DFlash, DFlashRunner, LoadOptions, Model};
+use pleach_model::{DFlash, DFlashRunner, LoadOptions, Model, Weaver, WeaverNode, WeaverRunner};
 
 use support::{DEVICES, run};
 
@@ -87,20 +87,22 @@ const FIRST: [u32; 12] = [3725, 5367, 198, 1604, 16905, 79, 25488, 79, 22372, 24
 #[test]
 fn the_trained_drafter_changes_no_token_and_saves_passes() {
     let plain = open(DeviceChoice::Cpu);
-    let drafted = open_with_drafter();
-    for temperature in [0.0, 0.7] {
-        let sampling = Sampling { temperature: Some(temperature), seed: Some(5), ..Sampling::default() };
-        let settings = Settings { sampling, max_tokens: Some(64), ..Settings::default() };
-        let text = run(&mut plain.session().unwrap(), &Request::user(QUESTION).with(settings.clone())).ids();
-        for budget in ["auto", "4", "16"] {
-            let spec_budget = budget.parse().unwrap();
-            let request = Request::user(QUESTION).with(Settings { spec_budget, ..settings.clone() });
-            let run = run(&mut drafted.session().unwrap(), &request);
-            assert_eq!(run.ids(), text, "temperature {temperature}, {budget} rows");
-            let usage = run.finished().usage;
-            assert_eq!(run.finished().drafting.drafters, ["dflash"]);
-            // Measured: 2.9 tokens per pass of 16 rows at temperature 0 on this question's answer.
-            assert!(budget != "16" || temperature > 0.0 || usage.tokens_per_pass().unwrap() > 2.0, "{usage:?}");
+    for (speculation, name) in [(Speculation::DFlash, "dflash"), (Speculation::Draft, "weaver")] {
+        let drafted = open_with_drafter(speculation);
+        for temperature in [0.0, 0.7] {
+            let sampling = Sampling { temperature: Some(temperature), seed: Some(5), ..Sampling::default() };
+            let settings = Settings { sampling, max_tokens: Some(48), ..Settings::default() };
+            let text = run(&mut plain.session().unwrap(), &Request::user(QUESTION).with(settings.clone())).ids();
+            for budget in ["auto", "16"] {
+                let spec_budget = budget.parse().unwrap();
+                let request = Request::user(QUESTION).with(Settings { spec_budget, ..settings.clone() });
+                let run = run(&mut drafted.session().unwrap(), &request);
+                assert_eq!(run.ids(), text, "temperature {temperature}, {budget} rows");
+                let usage = run.finished().usage;
+                assert_eq!(run.finished().drafting.drafters, [name]);
+                // Measured: 2.9 tokens per pass of 16 rows at temperature 0 on this question's answer.
+                assert!(budget != "16" || temperature > 0.0 || usage.tokens_per_pass().unwrap() > 2.0, "{usage:?}");
+            }
         }
     }
 }
@@ -115,55 +117,127 @@ fn a_drafter_of_another_model_is_refused() {
     );
 }
 
-/// Block by block against what training recorded: taps in, hidden states of the block out.
+/// What training recorded at a few places of one answer.
+struct Reference {
+    header: serde_json::Value,
+    data: Vec<u8>,
+}
+
+impl Reference {
+    fn read() -> Self {
+        let mut bytes = std::fs::read(drafter().join("reference.safetensors")).unwrap();
+        let data = bytes.split_off(8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize);
+        Self { header: serde_json::from_slice(&bytes[8..]).unwrap(), data }
+    }
+
+    fn words(&self, name: &str) -> &[[u8; 4]] {
+        let [begin, end] = [0, 1].map(|i| self.header[name]["data_offsets"][i].as_u64().unwrap() as usize);
+        self.data[begin..end].as_chunks::<4>().0
+    }
+
+    fn floats(&self, name: &str) -> Vec<f32> {
+        self.words(name).iter().copied().map(f32::from_le_bytes).collect()
+    }
+
+    fn ids(&self, name: &str) -> Vec<u32> {
+        self.words(name).iter().copied().map(u32::from_le_bytes).collect()
+    }
+}
+
+/// Largest difference as a share of the largest value.
+fn worst(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+}
+
+/// Block by block: taps in, hidden states of the block out.
 #[test]
 fn the_drafter_computes_what_it_was_trained_to() {
-    let bytes = std::fs::read(drafter().join("reference.safetensors")).unwrap();
-    let header_len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_len]).unwrap();
-    let words = |name: &str| -> Vec<[u8; 4]> {
-        let [begin, end] = [0, 1].map(|i| header[name]["data_offsets"][i].as_u64().unwrap() as usize);
-        bytes[8 + header_len..][begin..end].as_chunks::<4>().0.to_vec()
-    };
-    let floats = |name: &str| words(name).into_iter().map(f32::from_le_bytes).collect::<Vec<_>>();
-    let ids = |name: &str| words(name).into_iter().map(u32::from_le_bytes).collect::<Vec<_>>();
-    let (taps, hidden, tokens) = (floats("taps"), floats("block_hidden"), ids("ids"));
-
-    let devices: [Arc<dyn Device>; 2] =
-        [Arc::new(CpuDevice::new(CpuOptions::default()).unwrap()), Arc::new(ReferenceDevice::new())];
-    for device in devices {
+    let reference = Reference::read();
+    let (taps, hidden, tokens) = (reference.floats("taps"), reference.floats("block_hidden"), reference.ids("ids"));
+    for (device, options, tolerance) in devices() {
         let name = device.name();
-        let mut runner = drafter_on(device);
-        for (block, &anchor) in ids("anchors").iter().enumerate() {
+        let mut runner = drafter_on(&target_on(device, &options), &options);
+        for (block, &anchor) in reference.ids("anchors").iter().enumerate().take(blocks_on(name)) {
             let mut sequence = runner.drafter().new_sequence().unwrap();
             runner.read(&taps[..anchor as usize * 4 * 576], &mut sequence).unwrap();
             runner.draft(tokens[anchor as usize], 7, &sequence).unwrap();
-            let expected = &hidden[block * 8 * 576..][..8 * 576];
-            let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-            let found = runner.hidden().unwrap();
-            let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // Recorded in bf16 arithmetic, which has 8 bits.
-            assert!(worst < 0.03 * largest, "{name}, block {block}: {worst} off, values up to {largest}");
+            let worst = worst(runner.hidden().unwrap(), &hidden[block * 8 * 576..][..8 * 576]);
+            assert!(worst < tolerance, "{name}, {options:?}, block {block}: {worst} off");
         }
     }
+}
+
+/// Depth by depth along the text: hidden states in, queries and the candidates' log-probabilities out.
+#[test]
+fn the_weaver_computes_what_it_was_trained_to() {
+    let reference = Reference::read();
+    let (hidden, block_hidden) = (reference.floats("hidden"), reference.floats("block_hidden"));
+    let (queries, log_probs) = (reference.floats("queries"), reference.floats("log_probs"));
+    let (pool_tokens, pool_scores) = (reference.ids("pool_tokens"), reference.floats("pool_scores"));
+    let tokens = reference.ids("ids");
+    for (device, options, tolerance) in devices() {
+        let name = device.name();
+        let target = target_on(device, &options).0;
+        let weaver = WeaverCheckpoint::open(&drafter()).unwrap().unwrap();
+        let mut runner = WeaverRunner::new(Arc::new(Weaver::load(weaver, &target, 8, &options).unwrap()));
+        for (block, &anchor) in reference.ids("anchors").iter().enumerate().take(blocks_on(name)) {
+            let anchor = anchor as usize;
+            let first = &hidden[(anchor - 1) * 576..anchor * 576];
+            runner.begin(&[first, &block_hidden[(block * 8 + 1) * 576..][..7 * 576]].concat()).unwrap();
+            for depth in 0..7_usize {
+                // A sibling beside each node of the path changes nothing.
+                let parent = depth.checked_sub(1).map(|depth| 2 * depth);
+                let sibling = WeaverNode { token: 17, parent };
+                let nodes = [WeaverNode { token: tokens[anchor + depth], ..sibling }, sibling];
+                let found = runner.expand(&nodes).unwrap();
+                let place = block * 7 + depth;
+                let query_error = worst(&found[..576], &queries[place * 576..][..576]);
+                assert!(
+                    query_error < tolerance,
+                    "{name}, {options:?}, block {block}, depth {depth}: {query_error} off"
+                );
+                let pool = place * 64..(place + 1) * 64;
+                let scores = runner.score(&found, &pool_tokens[pool.clone()], &pool_scores[pool.clone()]).unwrap();
+                let total: f32 = scores[..64].iter().map(|score| score.exp()).sum();
+                let found: Vec<f32> = scores[..64].iter().map(|score| score - total.ln()).collect();
+                let error = worst(&found, &log_probs[pool]);
+                assert!(error < tolerance, "{name}, {options:?}, block {block}, depth {depth}: {error} off");
+            }
+        }
+    }
+}
+
+/// Blocks that are compared: one where computing takes long.
+fn blocks_on(device: &str) -> usize {
+    if device == "reference" { 1 } else { 3 }
+}
+
+/// Devices with how precisely they compute, and how far that may be from values recorded in bf16 arithmetic.
+fn devices() -> [(Arc<dyn Device>, LoadOptions, f32); 3] {
+    let cpu = || -> Arc<dyn Device> { Arc::new(CpuDevice::new(CpuOptions::default()).unwrap()) };
+    let exact = LoadOptions { kv_cache: DType::F32, activations: Activations::Float };
+    [(cpu(), exact, 0.03), (Arc::new(ReferenceDevice::new()), exact, 0.03), (cpu(), LoadOptions::default(), 0.1)]
 }
 
 fn drafter() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/smollm2-135m-instruct-drafter"))
 }
 
-fn open_with_drafter() -> Engine {
-    let speculation = Speculation::Draft;
+fn open_with_drafter(speculation: Speculation) -> Engine {
     let options = EngineOptions { speculation, draft_model: Some(drafter()), ..EngineOptions::default() };
     Engine::open(&path(), &options).unwrap()
 }
 
-/// The drafter with its target on a device.
-fn drafter_on(device: Arc<dyn Device>) -> DFlashRunner {
-    let options = LoadOptions { kv_cache: DType::F32, activations: Activations::Float };
+/// The model on a device, with its stored output matrix.
+fn target_on(device: Arc<dyn Device>, options: &LoadOptions) -> (Model, Tensor) {
     let checkpoint = Checkpoint::open(&path()).unwrap();
     let head = checkpoint.tensors.get("embed_tokens.weight").unwrap().clone();
-    let target = Model::load(checkpoint.config, checkpoint.tensors, device, &options).unwrap();
+    (Model::load(checkpoint.config, checkpoint.tensors, device, options).unwrap(), head)
+}
+
+fn drafter_on((target, head): &(Model, Tensor), options: &LoadOptions) -> DFlashRunner {
     let drafter = DrafterCheckpoint::open(&drafter()).unwrap();
-    DFlashRunner::new(Arc::new(DFlash::load(drafter, &target, &head, &options).unwrap()))
+    DFlashRunner::new(Arc::new(DFlash::load(drafter, target, head, options).unwrap()))
 }

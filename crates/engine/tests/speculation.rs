@@ -7,42 +7,16 @@ mod support;
 use std::num::NonZeroUsize;
 
 use pleach_engine::{
-    ChatSession, DeviceChoice, Engine, EngineOptions, FinishReason, Request, Sampling, Settings, SpecBudget,
-    Speculation,
+    ChatSession, DeviceChoice, Engine, EngineOptions, FinishReason, Request, Settings, SpecBudget, Speculation,
 };
 
-use support::{exact, open, plain, prompt, run, sampled};
+use support::{all_settings, exact, open, plain, prompt, repeating, rows, run, sampled};
 
 /// Models with every kind of layer; the second has a head that drafts.
 const MODELS: [&str; 3] = ["tiny-llama", "tiny-qwen35", "tiny-qwen35-moe"];
 
 fn options(speculation: Speculation, threads: usize) -> EngineOptions {
     EngineOptions { speculation, threads: NonZeroUsize::new(threads), ..EngineOptions::default() }
-}
-
-fn rows(rows: usize) -> SpecBudget {
-    SpecBudget::Rows(NonZeroUsize::new(rows).unwrap())
-}
-
-/// Greedy and sampled, with what makes a token depend on those before it.
-fn settings() -> Vec<Settings> {
-    let penalized = Sampling {
-        repetition_penalty: Some(1.2),
-        frequency_penalty: Some(0.3),
-        presence_penalty: Some(0.2),
-        penalty_window: Some(24),
-        logit_bias: vec![(7, 4.0), (30, -100.0)],
-        ..sampled(0, 3).sampling
-    };
-    let filtered = Sampling { top_k: Some(20), top_p: Some(0.9), min_p: Some(0.02), ..sampled(0, 4).sampling };
-    let with = |sampling| Settings { sampling, ..plain(70) };
-    let greedy_penalized = Sampling { temperature: Some(0.0), ..penalized.clone() };
-    vec![plain(70), sampled(70, 1), with(penalized), with(greedy_penalized), with(filtered)]
-}
-
-/// A prompt that repeats itself, so that there is something to look up.
-fn repeating() -> Vec<u32> {
-    [prompt(20), prompt(20), prompt(9)].concat()
 }
 
 fn ids(engine: &Engine, settings: &Settings, budget: SpecBudget) -> Vec<u32> {
@@ -54,12 +28,13 @@ fn ids(engine: &Engine, settings: &Settings, budget: SpecBudget) -> Vec<u32> {
 fn every_drafter_and_budget_gives_the_text_of_plain_decoding() {
     for model in MODELS {
         let engine = open(model, &options(Speculation::Off, 1));
-        let texts: Vec<_> = settings().iter().map(|settings| ids(&engine, settings, SpecBudget::Automatic)).collect();
+        let texts: Vec<_> =
+            all_settings().iter().map(|settings| ids(&engine, settings, SpecBudget::Automatic)).collect();
         for speculation in [Speculation::Auto, Speculation::Ngram] {
             for threads in [1, 2] {
                 let engine = open(model, &options(speculation, threads));
                 for budget in [SpecBudget::Automatic, rows(1), rows(2), rows(5), rows(16), rows(64)] {
-                    for (settings, text) in settings().iter().zip(&texts) {
+                    for (settings, text) in all_settings().iter().zip(&texts) {
                         let found = ids(&engine, settings, budget);
                         assert_eq!(&found, text, "{model}, {speculation:?}, {threads} threads, {budget:?}");
                     }
@@ -76,7 +51,7 @@ fn the_head_alone_gives_the_text_of_plain_decoding() {
     for (options, num_settings) in [(EngineOptions::default(), 5), (exact(DeviceChoice::Reference), 1)] {
         let with = |speculation| open("tiny-qwen35", &EngineOptions { speculation, ..options.clone() });
         let (off, mtp) = (with(Speculation::Off), with(Speculation::Mtp));
-        for settings in settings().into_iter().rev().take(num_settings) {
+        for settings in all_settings().into_iter().rev().take(num_settings) {
             let text = ids(&off, &settings, SpecBudget::Automatic);
             for budget in budgets {
                 assert_eq!(ids(&mtp, &settings, budget), text, "{budget:?}");
@@ -173,7 +148,7 @@ fn a_model_that_drafts_for_itself_is_always_right() {
         let draft_model = Some(support::fixture(model));
         let engine = open(model, &EngineOptions { draft_model, ..options(Speculation::Draft, 2) });
         let off = open(model, &options(Speculation::Off, 1));
-        for settings in settings() {
+        for settings in all_settings() {
             let filters = settings.sampling.top_k.is_some();
             let text = ids(&off, &settings, SpecBudget::Automatic);
             assert_eq!(ids(&engine, &settings, SpecBudget::Automatic), text, "{model}");

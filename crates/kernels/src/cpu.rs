@@ -135,6 +135,14 @@ impl Device for CpuDevice {
         Ok(Box::new(pass))
     }
 
+    fn serial(&self) -> Option<Arc<dyn Device>> {
+        if self.kernels.threads.get() == 1 {
+            return None;
+        }
+        let options = CpuOptions { threads: Some(NonZeroUsize::MIN), instruction_set: Some(self.kernels.set) };
+        Some(Arc::new(Self::new(options).ok()?))
+    }
+
     fn ceilings(&self) -> Option<Ceilings> {
         Some(ceilings::measure(self.kernels.set, &mut self.kernels.team().pool))
     }

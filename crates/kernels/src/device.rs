@@ -1,6 +1,7 @@
 //! The seam: what a device must be able to do.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::{
     Ceilings, KernelError, Param, PassProfile, Recording, Rows, State, StateLayout, Tensor, Weight, WeightData,
@@ -48,6 +49,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`KernelError::Foreign`] if the recording holds weights of another device.
     fn prepare(&self, recording: Recording) -> Result<Box<dyn Pass>, KernelError>;
+
+    /// The same hardware for passes of so little work that sharing it among threads costs more than it saves; it runs
+    /// passes over weights of this device. `None` if that is this device itself.
+    fn serial(&self) -> Option<Arc<dyn Device>> {
+        None
+    }
 
     /// Measures what the hardware can do at most, which takes less than a second; `None` from a device that does not try
     /// to reach it.

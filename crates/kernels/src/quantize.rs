@@ -94,6 +94,30 @@ impl Int8Codes {
     }
 }
 
+/// A weight as blocks of [`WeightFormat::Q8_0`]: per 32 elements of a row the codes of [`int8`], with their scale in f16.
+///
+/// # Errors
+/// [`KernelError::WeightBlocks`] if a row is no whole number of blocks, and what [`WeightData::check`] says of `weight`.
+pub fn q8_0(weight: &WeightData) -> Result<WeightData, KernelError> {
+    weight.check()?;
+    let format = WeightFormat::Q8_0;
+    let block = format.block_elements();
+    if !weight.columns.is_multiple_of(block) {
+        return Err(KernelError::WeightBlocks { format, columns: weight.columns, block });
+    }
+    let mut data = Vec::with_capacity(weight.rows * weight.columns / block * format.block_bytes());
+    let (mut values, mut codes) = (vec![0.0; weight.columns], [0; 32]);
+    for row in 0..weight.rows {
+        weight.row(row).dequantize(&mut values);
+        for values in values.chunks_exact(block) {
+            data.extend(f16::from_f32(int8(values, &mut codes)).to_le_bytes());
+            data.extend(codes.map(|code| code as u8));
+        }
+    }
+    let [scales, biases] = [Bytes::new(), Bytes::new()];
+    Ok(WeightData { format, data: data.into(), scales, biases, ..weight.clone() })
+}
+
 /// Settings of an affine quantization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AffineGroups {
@@ -304,6 +328,33 @@ mod tests {
             weight.row(1).dequantize(&mut values);
             assert!(values.iter().all(|value| (value + 0.75).abs() < 1e-6));
         }
+    }
+
+    #[test]
+    fn blocks_of_8_bits_keep_two_digits_of_each_value() {
+        let values: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin() * (1.0 + i as f32)).collect();
+        let data = WeightData {
+            format: WeightFormat::Float(FloatFormat::F32),
+            rows: 2,
+            columns: 64,
+            data: floats(&values, FloatFormat::F32),
+            scales: Bytes::new(),
+            biases: Bytes::new(),
+            activations: Activations::Int8PerGroup,
+        };
+        let blocks = q8_0(&data).unwrap();
+        blocks.check().unwrap();
+        let mut back = [0.0; 64];
+        blocks.row(1).dequantize(&mut back);
+        for (block, stored) in back.chunks(32).zip(values[64..].chunks(32)) {
+            let most = stored.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+            assert!(block.iter().zip(stored).all(|(a, b)| (a - b).abs() < most / 200.0), "{block:?} {stored:?}");
+        }
+        let ragged = WeightData { rows: 4, columns: 32, ..data.clone() };
+        assert!(q8_0(&ragged).is_ok());
+        let ragged = WeightData { rows: 8, columns: 16, ..data };
+        let refused = q8_0(&ragged).unwrap_err();
+        assert!(matches!(refused, KernelError::WeightBlocks { columns: 16, block: 32, .. }), "{refused}");
     }
 
     #[test]

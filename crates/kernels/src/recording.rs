@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::ops::{
-    Add, AddGated, AddRmsNorm, Attention, AttentionShape, CausalConv, Concat, DeltaGates, Embed, ExpertWeights,
-    Experts, GatedDelta, GatedRmsNorm, GatherOutputs, GroupedConv, Hadamard, KeyHeadOrder, Linear, Projection,
-    QkNormRope, RmsNorm, Rope, Route, Sight, SwiGlu,
+    Add, AddGated, AddRmsNorm, Attention, AttentionShape, CacheRows, CausalConv, Concat, DeltaGates, Embed,
+    ExpertWeights, Experts, GatedDelta, GatedRmsNorm, GatherOutputs, GroupedConv, Hadamard, KeyHeadOrder, Linear,
+    Projection, QkNormRope, RmsNorm, Rope, Route, Sight, SwiGlu,
 };
 use crate::{DType, DeltaLayout, Extent, KernelError, KvLayout, Op, Param, Tensor, Weight};
 
@@ -32,7 +32,7 @@ impl Capacity {
 #[derive(Clone, Debug)]
 pub enum Commit {
     /// Key and value rows of an attention layer.
-    Attention(Attention),
+    Attention(CacheRows),
     /// The window of a convolution moves over the inputs of the path.
     Window(CausalConv),
     /// What the rows of the path write to the recurrent state is written.
@@ -303,9 +303,23 @@ impl Ops {
         let RotatedHeads { q, gate, k, v } = heads;
         let op = Attention { slot, layout, shape, scale, sight, q, k, v, gate, out };
         op.check()?;
-        self.push(Op::Attention(op.clone()))?;
-        self.recording.commits.push(Commit::Attention(op));
+        self.push(Op::Attention(op))?;
+        self.recording.commits.push(Commit::Attention(CacheRows { slot, layout, k, v }));
         Ok(out)
+    }
+
+    /// Lets a commit append key and value rows that nothing in the pass attends to.
+    ///
+    /// # Errors
+    /// Rows that do not fit the cache or have no values yet.
+    pub fn cache(&mut self, rows: CacheRows) -> Result<(), KernelError> {
+        rows.check()?;
+        if let Some(tensor) = [rows.k, rows.v].into_iter().find(|&tensor| !self.exists(tensor)) {
+            let available = self.recording.tensors.len();
+            return Err(KernelError::Missing { what: "tensor", found: tensor.index(), available });
+        }
+        self.recording.commits.push(Commit::Attention(rows));
+        Ok(())
     }
 
     /// See [`DeltaGates`]; returns log decay and write strength.

@@ -10,7 +10,7 @@ use pleach_kernels::{Device, KernelError, Ops, Rows, SequenceRows, State, StateL
 
 use crate::block::{Block, Mixer, Residual};
 use crate::linear::{Linear, RmsNorm};
-use crate::load::{LoadOptions, Loader, weight_data};
+use crate::load::{Floats, LoadOptions, Loader, weight_data};
 use crate::pass_cache::{PassCache, RunOf};
 use crate::selector::Selector;
 use crate::state::{DFlashSequence, Sequence};
@@ -72,7 +72,7 @@ impl DFlash {
         let DrafterCheckpoint { config, tensors, .. } = drafter;
         check_fit(&config, target)?;
         let device = Arc::clone(target.device());
-        let mut loader = Loader::new(&config.model, tensors, &*device, options);
+        let mut loader = Loader::new(&config.model, tensors, &*device, options).with_floats(Floats::Quantized);
         let fc = loader.linear("fc")?;
         let hidden_norm = loader.norm("hidden_norm.weight")?;
         let mut blocks = loader.blocks()?;
@@ -115,15 +115,14 @@ impl DFlash {
         Ok(DFlashSequence(Sequence { state: self.device.state(&self.layout)? }))
     }
 
-    /// Keys and values of committed tokens, from their taps. The heads' results are of no use, but their op is what a
-    /// commit appends keys and values for.
+    /// Keys and values of committed tokens, from their taps.
     fn record_features(&self, ops: &mut Ops) -> Result<Tensor, KernelError> {
         let taps = ops.input(self.fc.weight.columns);
         let [joined] = ops.linear(taps, [self.fc.parts()])?;
         let context = ops.rms_norm(joined, &self.hidden_norm.weight, self.hidden_norm.eps)?;
         for block in &self.blocks {
             if let Mixer::Attention(attention) = &block.mixer {
-                attention.record_heads(ops, context)?;
+                attention.record_cache(ops, context)?;
             }
         }
         Ok(taps)
@@ -245,6 +244,14 @@ impl DFlashRunner {
         let states: [&dyn State; 1] = [sequence.0.state()];
         let run = RunOf { rows: &rows, outputs: &outputs, states: &states, profile: None };
         self.blocks.run(&*drafter.device, run, |ops| drafter.record_block(ops), |_| Vec::new())?;
+        self.logits()
+    }
+
+    /// What the last [`draft`](Self::draft) returned.
+    ///
+    /// # Errors
+    /// [`ModelError::NotRun`] if nothing was drafted.
+    pub fn logits(&self) -> Result<&[f32], ModelError> {
         let (pass, tensors) = self.blocks.last()?;
         Ok(pass.read(tensors.logits)?)
     }

@@ -42,6 +42,7 @@ mod rope;
 mod runner;
 mod selector;
 mod state;
+mod weaver;
 
 pub use dflash::{DFlash, DFlashRunner};
 pub use error::ModelError;
@@ -51,3 +52,4 @@ pub use mtp::MtpRunner;
 pub use pass_cache::MAX_ROWS;
 pub use runner::{Runner, Tap};
 pub use state::{DFlashSequence, MtpSequence, Sequence};
+pub use weaver::{Weaver, WeaverNode, WeaverRunner};

@@ -9,7 +9,7 @@ use pleach_checkpoint::{
 use pleach_kernels::ops::{self, AttentionShape, ExpertWeights, KeyHeadOrder, Rope, Sight};
 use pleach_kernels::{
     Activations, DType, DeltaLayout, Device, FloatFormat, KernelError, KvLayout, Param, StateLayout, Weight,
-    WeightData, WeightFormat,
+    WeightData, WeightFormat, quantize,
 };
 
 use crate::ModelError;
@@ -48,6 +48,18 @@ pub(crate) struct Loader<'a> {
     layout: StateLayout,
     /// Frequencies are the same in every layer, so one copy serves all.
     inv_freq: Option<Param>,
+    /// How matrices of floats are taken over.
+    floats: Floats,
+}
+
+/// What becomes of matrices that are stored in floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Floats {
+    /// They stay as they are.
+    Kept,
+    /// They are quantized to 8 bits, unless activations stay floats as well: for drafters, which change no text and for
+    /// which half the bytes and integer products are worth more than the bits.
+    Quantized,
 }
 
 impl<'a> Loader<'a> {
@@ -57,7 +69,13 @@ impl<'a> Loader<'a> {
         device: &'a dyn Device,
         options: &'a LoadOptions,
     ) -> Self {
-        Self { config, tensors, device, options, layout: StateLayout::default(), inv_freq: None }
+        let (layout, floats) = (StateLayout::default(), Floats::Kept);
+        Self { config, tensors, device, options, layout, inv_freq: None, floats }
+    }
+
+    /// Takes matrices of floats over in another way.
+    pub(crate) fn with_floats(self, floats: Floats) -> Self {
+        Self { floats, ..self }
     }
 
     /// The layout of a sequence's state, once every tensor was used.
@@ -281,7 +299,10 @@ impl<'a> Loader<'a> {
         take_over: impl Fn(&dyn Device, WeightData) -> Result<Weight, KernelError>,
     ) -> Result<Weight, ModelError> {
         let tensor = self.tensors.take(name)?;
-        let data = weight_data(&tensor, self.options.activations);
+        let data = match self.floats {
+            Floats::Kept => weight_data(&tensor, self.options.activations),
+            Floats::Quantized => draft_data(&tensor, self.options),
+        };
         let failed = |source| ModelError::Tensor { name: name.to_owned(), source };
         let weight = take_over(self.device, data).map_err(failed)?;
         // A device that keeps the file's bytes has them read again; most repack and never look back.
@@ -301,15 +322,56 @@ impl<'a> Loader<'a> {
 
     fn device_param(&self, tensor: &checkpoint::Tensor) -> Result<Param, ModelError> {
         let failed = |source| ModelError::Tensor { name: tensor.name.clone(), source };
-        let stored = weight_data(tensor, Activations::Float);
-        stored.check().map_err(failed)?;
-        let mut values = vec![0.0; stored.columns * stored.rows];
-        for (row, values) in values.chunks_exact_mut(stored.columns).enumerate() {
-            stored.row(row).dequantize(values);
-        }
-        apply(tensor.convention, &mut values);
-        self.device.param(values).map_err(failed)
+        self.device.param(floats_of(tensor)?).map_err(failed)
     }
+}
+
+/// The values that the formulas use, row after row.
+pub(crate) fn floats_of(tensor: &checkpoint::Tensor) -> Result<Vec<f32>, ModelError> {
+    let failed = |source| ModelError::Tensor { name: tensor.name.clone(), source };
+    let stored = weight_data(tensor, Activations::Float);
+    stored.check().map_err(failed)?;
+    let mut values = vec![0.0; stored.columns * stored.rows];
+    for (row, values) in values.chunks_exact_mut(stored.columns).enumerate() {
+        stored.row(row).dequantize(values);
+    }
+    apply(tensor.convention, &mut values);
+    Ok(values)
+}
+
+/// A drafter's matrix with its bias, which also has what the matrix makes of `added`: so the product of `x` is
+/// `(x + added) Wᵀ + bias`. An empty `added` adds nothing.
+pub(crate) fn draft_linear(
+    weight: &checkpoint::Tensor,
+    bias: Option<&checkpoint::Tensor>,
+    added: &[f32],
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<Linear, ModelError> {
+    let failed = |source| ModelError::Tensor { name: weight.name.clone(), source };
+    let mut bias = bias.map(floats_of).transpose()?;
+    if !added.is_empty() {
+        let values = floats_of(weight)?;
+        let products =
+            values.chunks_exact(added.len()).map(|row| row.iter().zip(added).map(|(w, x)| w * x).sum::<f32>());
+        let stored = bias.unwrap_or_else(|| vec![0.0; values.len() / added.len()]);
+        bias = Some(stored.iter().zip(products).map(|(bias, product)| bias + product).collect());
+    }
+    Ok(Linear {
+        weight: device.weight(draft_data(weight, options)).map_err(failed)?,
+        bias: bias.map(|bias| device.param(bias)).transpose()?,
+    })
+}
+
+/// A drafter's matrix: see [`Floats::Quantized`].
+fn draft_data(tensor: &checkpoint::Tensor, options: &LoadOptions) -> WeightData {
+    let data = weight_data(tensor, options.activations);
+    let is_float = matches!(data.format, WeightFormat::Float(_));
+    if !is_float || options.activations == Activations::Float {
+        return data;
+    }
+    // Rows that are no whole blocks stay floats.
+    quantize::q8_0(&data).unwrap_or(data)
 }
 
 /// The values that the formulas use, from the values that the file stores.

@@ -58,6 +58,11 @@ impl DFlashSequence {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// A copy that later commits do not change.
+    pub fn snapshot(&self) -> Self {
+        Self(self.0.snapshot())
+    }
 }
 
 /// The memory of the multi-token-prediction head for one sequence.

@@ -43,7 +43,11 @@ fn values_of_flags() {
         ("--device", "gpu", "`--device` is `gpu`, but must be `cpu` or `reference`"),
         ("--kv-cache", "q4", "`--kv-cache` is `q4`, but must be `f32`, `f16`, `bf16` or `q8`"),
         ("--activations", "", "`--activations` is ``, but must be `int8` or `exact`"),
-        ("--spec", "magic", "`--spec` is `magic`, but must be `auto`, `off`, `ngram`, `mtp` or `draft`"),
+        (
+            "--spec",
+            "magic",
+            "`--spec` is `magic`, but must be `auto`, `off`, `ngram`, `mtp`, `draft`, `dflash` or `weaver`",
+        ),
         ("--spec-budget", "65", "`--spec-budget` is `65`, but must be `auto` or a whole number from 1 to 64"),
         (
             "--template-arg",

@@ -1,6 +1,6 @@
 //! What a drafter expects the target to draw, given the noise that will decide.
 
-use super::Sampler;
+use super::{Sampler, change, penalized};
 use crate::math::exp;
 use crate::{History, Noise, TokenId};
 
@@ -55,31 +55,101 @@ impl Sampler {
     pub fn foresee(&mut self, logits: &[f32], position: u64, history: &History, count: usize) -> Vec<(TokenId, f32)> {
         let Ok(edited) = self.edit(logits, history, None) else { return Vec::new() };
         let logits = if edited { &self.edited } else { logits };
+        self.beliefs(logits, |index| index as TokenId, position, count)
+    }
+
+    /// As [`foresee`](Self::foresee), for a drafter that scores some tokens only: `logits[i]` is that of `tokens[i]`, and no
+    /// other token is expected.
+    pub fn foresee_among(
+        &mut self,
+        tokens: &[TokenId],
+        logits: &[f32],
+        position: u64,
+        history: &History,
+        count: usize,
+    ) -> Vec<(TokenId, f32)> {
+        if !self.params.has_penalties() && self.params.logit_bias.is_empty() {
+            return self.beliefs(logits, |index| tokens[index], position, count);
+        }
+        let edited: Vec<f32> =
+            tokens.iter().zip(logits).map(|(&token, &logit)| self.edited_logit(token, logit, history)).collect();
+        self.beliefs(&edited, |index| tokens[index], position, count)
+    }
+
+    /// One logit after penalties and bias, as [`sample`](Self::sample) has it.
+    fn edited_logit(&self, token: TokenId, logit: f32, history: &History) -> f32 {
+        let mut logit = [logit];
+        if let Some(count) = history.count_of(token).filter(|_| self.params.has_penalties()) {
+            change(&mut logit, 0, |logit| penalized(logit, &self.params, count));
+        }
+        for &(_, bias) in self.params.logit_bias.iter().filter(|(other, _)| *other == token) {
+            change(&mut logit, 0, |logit| logit + bias);
+        }
+        logit[0]
+    }
+
+    fn beliefs(
+        &self,
+        logits: &[f32],
+        token: impl Fn(usize) -> TokenId,
+        position: u64,
+        count: usize,
+    ) -> Vec<(TokenId, f32)> {
         let temperature = if self.params.is_greedy() { 1.0 } else { self.params.temperature };
         let Some(beliefs) = likeliest(logits, temperature) else { return Vec::new() };
-        let mut foreseen = Foreseen::of(self, position, beliefs.into_iter()).into_log_probs();
+        let beliefs = beliefs.into_iter().map(|(index, belief)| (token(index), belief));
+        let mut foreseen = Foreseen::of(self, position, beliefs).into_log_probs();
         foreseen.truncate(count);
         foreseen
     }
 }
 
-/// The likeliest tokens with their probabilities `softmax(logits / temperature)`, ties by lowest id.
-fn likeliest(logits: &[f32], temperature: f32) -> Option<Vec<(TokenId, f32)>> {
-    let mut best: Vec<(TokenId, f32)> = Vec::with_capacity(SHORTLIST + 1);
+/// The likeliest places with their probabilities `softmax(logits / temperature)`, of equals the first.
+fn likeliest(logits: &[f32], temperature: f32) -> Option<Vec<(usize, f32)>> {
+    let chunks: Vec<f32> = logits.chunks(CHUNK).map(highest_of).collect();
+    let best = highest(logits, &chunks);
+    let top = best.first().map(|&(_, logit)| logit).filter(|logit| logit.is_finite())?;
+    let score = |logit: f32| (logit - top) / temperature;
+    let counts = |highest: f32| highest.is_nan() || score(highest) >= NEGLIGIBLE;
+    let counted = logits.chunks(CHUNK).zip(&chunks).filter(|(_, highest)| counts(**highest));
+    let total: f32 = counted.map(|(values, _)| values.iter().map(|&logit| exp(score(logit))).sum::<f32>()).sum();
+    let probability = |(index, logit)| (index, exp(score(logit)) / total);
+    total.is_finite().then(|| best.into_iter().map(probability).collect())
+}
+
+/// Values that are looked at together; few of them have one that counts.
+const CHUNK: usize = 16;
+
+/// A token this much less likely than the likeliest is not counted: a million of them are a hundredth.
+const NEGLIGIBLE: f32 = -18.0;
+
+/// The highest of a chunk, or NaN if one is NaN; free of branches.
+fn highest_of(values: &[f32]) -> f32 {
+    let is_nan = values.iter().fold(false, |any, value| any | value.is_nan());
+    let highest =
+        values.iter().fold(f32::NEG_INFINITY, |highest, &value| if value > highest { value } else { highest });
+    if is_nan { f32::NAN } else { highest }
+}
+
+/// The highest entries with their places, highest first. `chunks` are the highest of each chunk.
+fn highest(logits: &[f32], chunks: &[f32]) -> Vec<(usize, f32)> {
+    let mut best: Vec<(usize, f32)> = Vec::with_capacity(SHORTLIST + 1);
     let mut least = f32::NEG_INFINITY;
-    for (token, &logit) in (0..).zip(logits) {
-        if logit > least {
-            let place = best.partition_point(|&(_, other)| other >= logit);
-            best.insert(place, (token, logit));
-            best.truncate(SHORTLIST);
-            least = if best.len() == SHORTLIST { best[SHORTLIST - 1].1 } else { f32::NEG_INFINITY };
+    for (chunk, values) in logits.chunks(CHUNK).enumerate() {
+        if chunks[chunk] <= least {
+            continue;
+        }
+        for (place, &logit) in values.iter().enumerate() {
+            // The threshold rises within a chunk. A NaN is above nothing; the total shows it.
+            if logit.partial_cmp(&least) == Some(std::cmp::Ordering::Greater) {
+                let rank = best.partition_point(|&(_, other)| other >= logit);
+                best.insert(rank, (chunk * CHUNK + place, logit));
+                best.truncate(SHORTLIST);
+                least = if best.len() == SHORTLIST { best[SHORTLIST - 1].1 } else { f32::NEG_INFINITY };
+            }
         }
     }
-    let highest = best.first().map(|&(_, logit)| logit).filter(|logit| logit.is_finite())?;
-    let score = |logit: f32| (logit - highest) / temperature;
-    let total: f32 = logits.iter().map(|&logit| exp(score(logit))).sum();
-    let probability = |(token, logit)| (token, exp(score(logit)) / total);
-    total.is_finite().then(|| best.into_iter().map(probability).collect())
+    best
 }
 
 /// Puts `ln softmax((log q + G) / s)` in place of `log q`, with all tokens outside the list as one more entry.
@@ -154,6 +224,34 @@ mod tests {
         assert_eq!(sampler.foresee(&[0.0, 1.0, 0.5], 1, &history, 1)[0].0, 1);
         history.push(1);
         assert_eq!(sampler.foresee(&[0.0, 1.0, 0.5], 2, &history, 1)[0].0, 2);
+    }
+
+    /// A drafter that scores all tokens, in any order, expects the same as one with a row of logits.
+    #[test]
+    fn listed_tokens_are_foreseen_as_a_row_is() {
+        let params = SamplingParams {
+            temperature: 0.8,
+            seed: 3,
+            repetition_penalty: 1.3,
+            frequency_penalty: 0.4,
+            presence_penalty: 0.2,
+            logit_bias: vec![(5, 2.0), (9, -1.0)],
+            ..SamplingParams::default()
+        };
+        let mut history = History::new(&[0, 4, 22]);
+        [5, 22, 7].into_iter().for_each(|token| history.push(token));
+        let tokens: Vec<TokenId> = (0..60).map(|index| index * 7 % 60).collect();
+        for params in [params, SamplingParams::default()] {
+            let mut sampler = Sampler::new(params, 60).unwrap();
+            let listed: Vec<f32> = tokens.iter().map(|&token| logits()[token as usize] + token as f32 * 1e-3).collect();
+            let row: Vec<f32> = (0..60).map(|token| logits()[token as usize] + token as f32 * 1e-3).collect();
+            let expected = sampler.foresee(&row, 9, &history, 5);
+            let found = sampler.foresee_among(&tokens, &listed, 9, &history, 5);
+            for ((token, log_prob), (other, other_log_prob)) in expected.iter().zip(&found) {
+                assert_eq!(token, other);
+                assert!((log_prob - other_log_prob).abs() < 1e-4);
+            }
+        }
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test program has this module as its own and uses a part of it")]
 
+pub mod random_drafter;
+
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use pleach_engine::{
     Activations, DeviceChoice, Engine, EngineError, EngineOptions, Event, Finished, KvCacheType, Prefill, Request,
-    Sampling, Session, Settings, SpecialTokens, TokenEvent,
+    Sampling, Session, Settings, SpecBudget, SpecialTokens, TokenEvent,
 };
 use serde_json::Value;
 
@@ -105,4 +108,29 @@ pub fn text_of(engine: &Engine, request: &Request) -> String {
 /// A prompt of tokens that every fixture's vocabulary has.
 pub fn prompt(len: usize) -> Vec<u32> {
     (0..len as u32).map(|index| 20 + index * 7 % 300).collect()
+}
+
+pub fn rows(rows: usize) -> SpecBudget {
+    SpecBudget::Rows(NonZeroUsize::new(rows).unwrap())
+}
+
+/// Greedy and sampled, with what makes a token depend on those before it.
+pub fn all_settings() -> Vec<Settings> {
+    let penalized = Sampling {
+        repetition_penalty: Some(1.2),
+        frequency_penalty: Some(0.3),
+        presence_penalty: Some(0.2),
+        penalty_window: Some(24),
+        logit_bias: vec![(7, 4.0), (30, -100.0)],
+        ..sampled(0, 3).sampling
+    };
+    let filtered = Sampling { top_k: Some(20), top_p: Some(0.9), min_p: Some(0.02), ..sampled(0, 4).sampling };
+    let with = |sampling| Settings { sampling, ..plain(70) };
+    let greedy_penalized = Sampling { temperature: Some(0.0), ..penalized.clone() };
+    vec![plain(70), sampled(70, 1), with(penalized), with(greedy_penalized), with(filtered)]
+}
+
+/// A prompt that repeats itself, so that there is something to look up.
+pub fn repeating() -> Vec<u32> {
+    [prompt(20), prompt(20), prompt(9)].concat()
 }

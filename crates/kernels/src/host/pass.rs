@@ -9,8 +9,8 @@ use super::state::HostState;
 use super::weight::is_host_param;
 use super::{Buffer, Run};
 use crate::ops::{
-    Add, AddGated, AddRmsNorm, Attention, CausalConv, Concat, DeltaGates, Embed, Experts, GatedDelta, GatedRmsNorm,
-    GatherOutputs, GroupedConv, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
+    Add, AddGated, AddRmsNorm, Attention, CacheRows, CausalConv, Concat, DeltaGates, Embed, Experts, GatedDelta,
+    GatedRmsNorm, GatherOutputs, GroupedConv, Hadamard, Linear, QkNormRope, RmsNorm, Route, SwiGlu,
 };
 use crate::plan::Plan;
 use crate::profile::PassPart;
@@ -257,8 +257,8 @@ fn execute<K: HostKernels>(kernels: &K, op: &Op, run: &mut Run<'_>) {
 }
 
 /// Appends the key and value rows of `path` to a cache.
-fn commit_attention(op: &Attention, run: &Run<'_>, path: &[usize], state: &mut HostState) {
-    fn tokens<'a, T: Pod>(op: &Attention, run: &'a Run<'_>, path: &[usize]) -> impl Iterator<Item = [&'a [T]; 2]> {
+fn commit_attention(op: &CacheRows, run: &Run<'_>, path: &[usize], state: &mut HostState) {
+    fn tokens<'a, T: Pod>(op: &CacheRows, run: &'a Run<'_>, path: &[usize]) -> impl Iterator<Item = [&'a [T]; 2]> {
         let (keys, values, width) = (run.read::<T>(op.k), run.read::<T>(op.v), op.layout.width());
         path.iter().map(move |row| [&keys[row * width..][..width], &values[row * width..][..width]])
     }

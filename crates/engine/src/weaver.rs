@@ -1,0 +1,198 @@
+//! Trees that a Weaver grows out of a block drafter's candidates.
+
+use pleach_decode::{DraftContext, History, TokenId, TreeBuilder};
+use pleach_model::{DFlashRunner, ModelError, WeaverNode, WeaverRunner};
+
+/// Children that a node gets at most.
+const WIDTH: usize = 8;
+
+/// Nodes of a depth that are expanded at most, the likeliest.
+const MOST_EXPANDED: usize = 16;
+
+/// A node is expanded if its chance is at least this share of an even one, `1 / rows of the pass`.
+const LEAST_SHARE: f32 = 0.2;
+
+/// The candidates of one depth: the drafter's likeliest tokens, in no order.
+#[derive(Debug, Default, PartialEq)]
+struct Shortlist {
+    tokens: Vec<TokenId>,
+    logits: Vec<f32>,
+}
+
+/// A node that may be expanded.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    node: usize,
+    weaver: WeaverNode,
+    /// Logarithm of its chance to be visited.
+    path: f32,
+}
+
+/// Adds the likeliest paths through the candidates of the drafter's last block, level by level: a node is expanded if it
+/// belongs to the likeliest of those found so far, as many as the pass has rows.
+///
+/// `hidden`: the target's hidden state that chose the last token of the text, after the final norm. `guesses`: places that
+/// the drafter has logits for.
+///
+/// # Errors
+/// What a pass of the Weaver meets.
+pub(crate) fn grow(
+    weaver: &mut WeaverRunner,
+    drafter: &DFlashRunner,
+    hidden: &[f32],
+    guesses: usize,
+    context: &DraftContext<'_>,
+    tree: &mut TreeBuilder,
+) -> Result<(), ModelError> {
+    let logits = drafter.logits()?;
+    let per_depth = logits.len() / guesses;
+    // Row 0 of the block is the last token of the text, whose place the target's hidden state takes.
+    weaver.begin(&[hidden, &drafter.hidden()?[hidden.len()..]].concat())?;
+    let mut growth = Growth::new(context, tree);
+    for depth in 0..guesses.min(weaver.weaver().config().max_depth) {
+        if growth.level.is_empty() {
+            break;
+        }
+        let size = weaver.weaver().config().candidate_pool_size;
+        let vocabulary = drafter.drafter().config().draft_to_target.as_deref();
+        let list = Shortlist::new(&logits[depth * per_depth..][..per_depth], vocabulary, size);
+        let nodes: Vec<WeaverNode> = growth.level.iter().map(|open| open.weaver).collect();
+        let queries = weaver.expand(&nodes)?;
+        let scores = weaver.score(&queries, &list.tokens, &list.logits)?;
+        growth.add_level(depth, &list, &scores);
+    }
+    Ok(())
+}
+
+/// A tree while it grows.
+struct Growth<'a, 'c> {
+    context: &'a DraftContext<'c>,
+    tree: &'a mut TreeBuilder,
+    /// Nodes of one depth that are to be expanded.
+    level: Vec<Open>,
+    num_expanded: usize,
+    /// Of all guesses so far, highest first: as many as the pass has rows for.
+    paths: Vec<f32>,
+}
+
+impl<'a, 'c> Growth<'a, 'c> {
+    fn new(context: &'a DraftContext<'c>, tree: &'a mut TreeBuilder) -> Self {
+        let root = context.history.tokens().last().copied().unwrap_or_default();
+        let root = Open { node: TreeBuilder::ROOT, weaver: WeaverNode { token: root, parent: None }, path: 0.0 };
+        Self { context, tree, level: vec![root], num_expanded: 0, paths: Vec::new() }
+    }
+
+    /// Adds the children of a level, and puts those that are worth it in its place. `scores`: `[level, candidates]`.
+    fn add_level(&mut self, depth: usize, list: &Shortlist, scores: &[f32]) {
+        let mut sampler = self.context.sampler.clone();
+        let position = (self.context.history.tokens().len() + depth) as u64;
+        let mut children = Vec::new();
+        for (place, (open, scores)) in self.level.iter().zip(scores.chunks_exact(list.tokens.len())).enumerate() {
+            let history = self.history_at(open.node);
+            let history = history.as_ref().unwrap_or(self.context.history);
+            for (token, log_prob) in sampler.foresee_among(&list.tokens, scores, position, history, WIDTH) {
+                let Some(node) = self.tree.add(open.node, token, log_prob) else { continue };
+                let weaver = WeaverNode { token, parent: Some(self.num_expanded + place) };
+                children.push(Open { node, weaver, path: open.path + log_prob.min(0.0) });
+            }
+        }
+        self.num_expanded += self.level.len();
+        self.level = self.worth_expanding(children);
+    }
+
+    fn worth_expanding(&mut self, mut children: Vec<Open>) -> Vec<Open> {
+        let most = self.context.budget.saturating_sub(1);
+        self.paths.extend(children.iter().map(|open| open.path));
+        self.paths.sort_by(|a, b| b.total_cmp(a));
+        self.paths.truncate(most);
+        let last = self.paths.get(most.wrapping_sub(1)).copied().unwrap_or(f32::NEG_INFINITY);
+        let least = self.context.least_chance.max(LEAST_SHARE / self.context.budget as f32);
+        let least = last.max(least.ln());
+        children.retain(|open| open.path >= least);
+        children.sort_by(|a, b| b.path.total_cmp(&a.path));
+        children.truncate(MOST_EXPANDED);
+        children
+    }
+
+    /// The text with the path to a node; `None` if that makes no difference to what is drawn.
+    fn history_at(&self, node: usize) -> Option<History> {
+        if !self.context.sampler.params().has_penalties() {
+            return None;
+        }
+        let guesses = std::iter::successors(self.tree.guess(node), |guess| self.tree.guess(guess.parent));
+        let path: Vec<TokenId> = guesses.map(|guess| guess.token).collect();
+        let mut history = self.context.history.clone();
+        path.into_iter().rev().for_each(|token| history.push(token));
+        Some(history)
+    }
+}
+
+impl Shortlist {
+    /// The `size` highest logits, of the tokens of `vocabulary` if the drafter does not score all.
+    fn new(logits: &[f32], vocabulary: Option<&[TokenId]>, size: usize) -> Self {
+        let places = highest(logits, size);
+        let token = |&(place, _): &(usize, f32)| vocabulary.map_or(place as TokenId, |tokens| tokens[place]);
+        Self {
+            tokens: places.iter().map(token).collect(),
+            logits: places.into_iter().map(|(_, logit)| logit).collect(),
+        }
+    }
+}
+
+/// The `count` highest values with their places, in no order; NaN is never among them.
+fn highest(values: &[f32], count: usize) -> Vec<(usize, f32)> {
+    const CHUNK: usize = 16;
+    let spare = count.max(64);
+    let mut kept: Vec<(usize, f32)> = Vec::with_capacity(count + spare + CHUNK);
+    let mut least = f32::NEG_INFINITY;
+    let cut = |kept: &mut Vec<(usize, f32)>| {
+        if kept.len() > count {
+            kept.select_nth_unstable_by(count, |a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            kept.truncate(count);
+        }
+    };
+    for (chunk, values) in values.chunks(CHUNK).enumerate() {
+        // Without a branch per value: hardly any chunk has one that counts.
+        if !values.iter().fold(false, |any, &value| any | (value > least)) {
+            continue;
+        }
+        let above = values.iter().enumerate().filter(|(_, value)| **value > least);
+        kept.extend(above.map(|(place, &value)| (chunk * CHUNK + place, value)));
+        if kept.len() >= count + spare {
+            cut(&mut kept);
+            least = kept.iter().map(|&(_, value)| value).fold(f32::INFINITY, f32::min);
+        }
+    }
+    cut(&mut kept);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_tokens_of_the_drafters_vocabulary() {
+        let list = Shortlist::new(&[0.5, 2.0, f32::NAN, 1.0], Some(&[10, 11, 12, 13]), 2);
+        let mut pairs: Vec<_> = list.tokens.into_iter().zip(list.logits).collect();
+        pairs.sort_by_key(|(token, _)| *token);
+        assert_eq!(pairs, [(11, 2.0), (13, 1.0)]);
+    }
+
+    #[test]
+    fn the_highest_are_those_that_sorting_finds() {
+        for (len, count) in [(0, 5), (3, 5), (16, 1), (700, 1), (700, 64), (1000, 90), (90, 90)] {
+            // Few distinct values, so that equals lie on the border.
+            let values: Vec<f32> = (0..len).map(|i| (i * 7919 % 101) as f32 * 0.5 - 20.0).collect();
+            let found = highest(&values, count);
+            assert!(found.iter().all(|&(place, value)| values[place] == value));
+            let sorted = |mut values: Vec<f32>| {
+                values.sort_by(|a, b| b.total_cmp(a));
+                values
+            };
+            let mut expected = sorted(values);
+            expected.truncate(count);
+            assert_eq!(sorted(found.into_iter().map(|(_, value)| value).collect()), expected);
+        }
+    }
+}
