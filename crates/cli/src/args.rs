@@ -1,21 +1,33 @@
 //! The arguments: one struct per group of flags, and the help pages made from them.
 
 mod bench;
+mod cached;
+mod chat;
 mod refusal;
 mod values;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use pleach_engine::{
-    Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, Sampling, SpecBudget, Speculation,
+    Activations, ChatRequest, ContextLength, DeviceChoice, EngineOptions, KvCacheType, Sampling, SpecBudget,
+    Speculation,
 };
 use serde_json::Value;
 
 use crate::error::CliError;
+use crate::render::Thoughts;
 
 pub(crate) use bench::{BenchArgs, ReportForm, TestFlags};
+pub(crate) use cached::{DoctorArgs, InfoArgs, InspectArgs, ListArgs, PullArgs, RmArgs};
+pub(crate) use chat::{ChatArgs, ChatFlags};
+pub(crate) use values::{
+    Allowed, count as parse_count, max_tokens as parse_max_tokens, number as parse_number, seed as parse_seed,
+    stop as parse_stop,
+};
 
 const HELP_HEADING_PROMPT: &str = "Prompt";
 const HELP_HEADING_MODEL: &str = "Model";
@@ -24,7 +36,8 @@ const HELP_HEADING_OUTPUT: &str = "Output";
 
 const EXAMPLES: &str = "\
 Examples:
-  pleach -m \"Why is the sky blue?\"               ask the default model
+  pleach                                         talk with the default model
+  pleach -m \"Why is the sky blue?\"               ask it one thing
   pleach --model model.gguf -m \"Why?\"            ask another one
   pleach run model.gguf \"Why is the sky blue?\"   the same, as a command
   git diff | pleach -m \"Write a commit message\"  a question about what comes in
@@ -65,10 +78,39 @@ pub(crate) struct Cli {
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Talk with a model.
+    Chat(Box<ChatArgs>),
     /// Answer one prompt.
     Run(Box<RunArgs>),
+    /// Download models from the Hugging Face hub.
+    Pull(PullArgs),
+    /// List the models that are on this machine.
+    List(ListArgs),
+    /// Say where a model is and what the hub has of it.
+    Info(InfoArgs),
+    /// Remove models from the Hugging Face cache.
+    Rm(RmArgs),
+    /// Say what is in a model and what it takes.
+    Inspect(Box<InspectArgs>),
     /// Measure the speed of models.
     Bench(Box<BenchArgs>),
+    /// Say what this machine has and what will be used of it.
+    Doctor(DoctorArgs),
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Print the manual, as `man` reads it.
+    Man,
+    /// Serve models over HTTP; not part of this version.
+    #[command(hide = true, disable_help_flag = true)]
+    Server {
+        /// Whatever a server is told.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// Answer one prompt with a model and print the answer as it is written.
@@ -107,23 +149,31 @@ pub(crate) struct PromptFlags {
     /// The prompt; `-` reads it from standard input.
     #[arg(short = 'm', long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) message: Option<String>,
-    /// Instructions that go before the prompt.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["raw", "messages"])]
-    pub(crate) system: Option<String>,
     /// A JSON list of chat messages in place of a prompt; `-` reads it from standard input.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["message", "raw"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["message", "raw", "system"])]
     pub(crate) messages: Option<PathBuf>,
     /// Continue the prompt as it is, without the chat template. Control tokens spelled out in it count as such.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["system", "think", "no_think", "template_arg"])]
     pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) conversation: ConversationFlags,
+}
+
+/// What a conversation begins with.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_PROMPT)]
+pub(crate) struct ConversationFlags {
+    /// Instructions that go before the prompt.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) system: Option<String>,
     /// Let the model think before it answers, if its chat template can say so.
-    #[arg(long, conflicts_with_all = ["no_think", "raw"])]
+    #[arg(long, conflicts_with = "no_think")]
     pub(crate) think: bool,
     /// Ask the model to answer without thinking.
-    #[arg(long, conflicts_with = "raw")]
+    #[arg(long)]
     pub(crate) no_think: bool,
     /// A variable for the chat template; JSON after the `=`. May be repeated.
-    #[arg(long, value_name = "KEY=JSON", value_parser = values::template_arg, conflicts_with = "raw")]
+    #[arg(long, value_name = "KEY=JSON", value_parser = values::template_arg)]
     pub(crate) template_arg: Vec<(String, Value)>,
 }
 
@@ -131,10 +181,13 @@ pub(crate) struct PromptFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = HELP_HEADING_MODEL)]
 pub(crate) struct ModelFlags {
-    /// A folder, a `.gguf` file, or a model in the Hugging Face cache as `org/name`, `org/name:file.gguf` or
-    /// `org/name:Q4_K_M`. Without it: PLEACH_MODEL, then the first model where the default is looked for.
+    /// A folder, a `.gguf` file, or a model of the Hugging Face hub as `org/name`, `org/name:file.gguf` or
+    /// `org/name:Q4_K_M`, which is downloaded if it is not there. Without it: PLEACH_MODEL, then the first model where the
+    /// default is looked for.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) network: NetworkFlags,
     /// Tokens that prompt and answer may have together; 0 chooses by model and memory.
     #[arg(
         long,
@@ -152,6 +205,14 @@ pub(crate) struct ModelFlags {
     runtime: RuntimeFlags,
     #[command(flatten)]
     pub(crate) spec: SpecFlags,
+}
+
+/// Whether the hub may be asked.
+#[derive(Debug, Args)]
+pub(crate) struct NetworkFlags {
+    /// Never use the network: only models that are on this machine.
+    #[arg(long, env = "PLEACH_OFFLINE", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub(crate) offline: bool,
 }
 
 /// What guesses ahead.
@@ -217,16 +278,16 @@ pub(crate) struct RuntimeFlags {
 #[command(next_help_heading = HELP_HEADING_SAMPLING)]
 pub(crate) struct SamplingFlags {
     /// How freely to draw; 0 always takes the likeliest token.
-    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
+    #[arg(long, value_name = "X", env = "PLEACH_TEMPERATURE", hide_env_values = true, value_parser = values::number, allow_hyphen_values = true)]
     temperature: Option<f32>,
     /// Draw among this many of the likeliest tokens; 0 for all.
-    #[arg(long, value_name = "N", value_parser = values::count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", env = "PLEACH_TOP_K", hide_env_values = true, value_parser = values::count, allow_hyphen_values = true)]
     top_k: Option<usize>,
     /// Draw among the likeliest tokens that have this share of the probability together.
-    #[arg(long, value_name = "P", value_parser = values::number, allow_hyphen_values = true)]
+    #[arg(long, value_name = "P", env = "PLEACH_TOP_P", hide_env_values = true, value_parser = values::number, allow_hyphen_values = true)]
     top_p: Option<f32>,
     /// Draw among tokens at least this likely, as a share of the likeliest.
-    #[arg(long, value_name = "P", value_parser = values::number, allow_hyphen_values = true)]
+    #[arg(long, value_name = "P", env = "PLEACH_MIN_P", hide_env_values = true, value_parser = values::number, allow_hyphen_values = true)]
     min_p: Option<f32>,
     /// Make tokens of prompt and answer less likely; 1 is neutral.
     #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
@@ -241,10 +302,10 @@ pub(crate) struct SamplingFlags {
     #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias, allow_hyphen_values = true)]
     logit_bias: Vec<(u32, f32)>,
     /// Decides every draw: the same seed gives the same answer [default: 0].
-    #[arg(long, value_name = "N", value_parser = values::seed, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", env = "PLEACH_SEED", hide_env_values = true, value_parser = values::seed, allow_hyphen_values = true)]
     seed: Option<u64>,
     /// Most tokens of the answer, thoughts included [default: as many as the context holds].
-    #[arg(long, value_name = "N", value_parser = values::max_tokens, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", env = "PLEACH_MAX_TOKENS", hide_env_values = true, value_parser = values::max_tokens, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<usize>,
     /// End the answer before this text. May be repeated.
     #[arg(long, value_name = "TEXT", value_parser = values::stop, allow_hyphen_values = true)]
@@ -264,6 +325,9 @@ pub(crate) struct OutputFlags {
     /// With --json: log-probabilities of each token and of the N likeliest beside it, before sampling changes them.
     #[arg(long, value_name = "N", value_parser = values::logprobs, allow_hyphen_values = true, requires = "json")]
     pub(crate) logprobs: Option<usize>,
+    /// Leave the model's thoughts out, but for --json.
+    #[arg(long, env = "PLEACH_HIDE_THOUGHTS", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub(crate) hide_thoughts: bool,
     /// No statistics, progress or warnings.
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -310,13 +374,52 @@ enum SpecArg {
 /// Reads the arguments of the process. Prints help and version itself.
 pub(crate) fn parse() -> Result<Cli, CliError> {
     let cli = Cli::try_parse().map_err(refusal::translate)?;
-    let flags = match &cli.command {
-        Some(Command::Run(run)) => &run.flags,
-        Some(Command::Bench(_)) => return Ok(cli),
-        None => &cli.flags,
+    let sampling = match &cli.command {
+        Some(Command::Run(run)) => &run.flags.sampling,
+        Some(Command::Chat(chat)) => &chat.sampling,
+        Some(_) => return Ok(cli),
+        None => &cli.flags.sampling,
     };
-    flags.sampling.check()?;
+    sampling.check()?;
     Ok(cli)
+}
+
+impl GenerateFlags {
+    /// The same for a conversation, of somebody who gave no prompt.
+    pub(crate) fn into_chat(self) -> ChatArgs {
+        let look = ChatFlags {
+            hide_thoughts: self.output.hide_thoughts,
+            stats: self.output.verbose,
+            quiet: self.output.quiet,
+            ..ChatFlags::default()
+        };
+        let (conversation, model, sampling) = (self.prompt.conversation, self.model, self.sampling);
+        ChatArgs { name: None, conversation, model, sampling, look }
+    }
+}
+
+impl OutputFlags {
+    /// What becomes of thoughts.
+    pub(crate) fn thoughts(&self) -> Thoughts {
+        if self.hide_thoughts { Thoughts::Hidden } else { Thoughts::Shown }
+    }
+}
+
+impl PromptFlags {
+    /// Whether nothing is asked.
+    pub(crate) fn is_none(&self) -> bool {
+        self.message.is_none() && self.messages.is_none() && !self.raw
+    }
+}
+
+impl ConversationFlags {
+    /// Sets the template's variables.
+    pub(crate) fn apply(&self, chat: &mut ChatRequest) {
+        if self.think || self.no_think {
+            chat.kwargs.insert("enable_thinking".to_owned(), Value::from(self.think));
+        }
+        chat.kwargs.extend(self.template_arg.iter().cloned());
+    }
 }
 
 impl ModelFlags {

@@ -1,12 +1,17 @@
 //! One file per command. A command takes its arguments and says how it ended.
 
 mod bench;
+mod chat;
+mod doctor;
+mod info;
+mod inspect;
+mod list;
+mod paperwork;
+mod pull;
+mod rm;
 mod run;
 
-use std::io::IsTerminal as _;
-use std::{env, io};
-
-use clap::CommandFactory as _;
+use std::io::{self, IsTerminal as _};
 
 use crate::args::{Cli, Command};
 use crate::error::{CliError, End};
@@ -15,14 +20,18 @@ use crate::error::{CliError, End};
 pub(crate) fn execute(cli: Cli) -> Result<End, CliError> {
     match cli.command {
         Some(Command::Bench(args)) => bench::bench(&args),
+        Some(Command::Chat(args)) => chat::chat(*args),
+        Some(Command::Pull(args)) => pull::pull(&args),
+        Some(Command::List(args)) => list::list(&args),
+        Some(Command::Info(args)) => info::info(&args),
+        Some(Command::Rm(args)) => rm::rm(&args),
+        Some(Command::Inspect(args)) => inspect::inspect(&args),
+        Some(Command::Doctor(args)) => doctor::doctor(&args),
+        Some(Command::Completions { shell }) => paperwork::completions(shell),
+        Some(Command::Man) => paperwork::manual(),
+        Some(Command::Server { .. }) => Err(CliError::NoServer),
         Some(Command::Run(run)) => run::run((run.first, run.second), run.flags),
-        None if env::args_os().len() < 2 && io::stdin().is_terminal() => show_help(),
+        None if cli.flags.prompt.is_none() && io::stdin().is_terminal() => chat::chat(cli.flags.into_chat()),
         None => run::run((None, None), cli.flags),
     }
-}
-
-/// What somebody wants who types the name of a program and nothing else.
-fn show_help() -> Result<End, CliError> {
-    Cli::command().print_help().map_err(CliError::Write)?;
-    Ok(End::Done)
 }

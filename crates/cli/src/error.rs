@@ -5,7 +5,12 @@ use std::error::Error;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use pleach_engine::{EngineError, TextError};
+use pleach_hub::HubError;
+
+use crate::args::Cli;
+use crate::output::printable;
 
 /// Errors of the command line.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +61,24 @@ pub(crate) enum CliError {
     /// A test of `bench` is longer than the model allows.
     #[error("the longest test does not fit the model")]
     TestTooLong(#[source] EngineError),
+    /// `/set` of what there is not.
+    #[error("there is no setting `{name}`: there are {known}")]
+    NoSetting { name: String, known: String },
+    /// `/save` would replace a file.
+    #[error("`{path}` exists already")]
+    FileExists { path: String },
+    /// A file cannot be written.
+    #[error("cannot write `{path}`")]
+    WriteFile { path: String, source: io::Error },
+    /// `server` is not there yet.
+    #[error("this version has no server")]
+    NoServer,
+    /// `rm` is asked to remove what is not in the cache.
+    #[error("`{path}` is not in the Hugging Face cache")]
+    NotOfTheCache { path: String },
+    /// The hub or its cache failed.
+    #[error(transparent)]
+    Hub(HubError),
     /// The engine failed.
     #[error(transparent)]
     Engine(EngineError),
@@ -89,7 +112,29 @@ impl CliError {
             EngineError::InvalidField { field, found, allowed } => {
                 Self::BadValue { name: flag_of(field), found, allowed }
             }
+            EngineError::Text(error) => Self::from_text(error),
             other => Self::Engine(other),
+        }
+    }
+
+    /// What flags give to `text` is named by the flag.
+    fn from_text(error: TextError) -> Self {
+        let bad = |name: &str, found, allowed: &str| Self::BadValue {
+            name: name.to_owned(),
+            found,
+            allowed: allowed.to_owned(),
+        };
+        match error {
+            TextError::TooManyStops { found } => {
+                bad("--stop", format!("given {found} times"), "given at most 64 times")
+            }
+            TextError::StopTooLong { found, .. } => {
+                bad("--stop", format!("a text of {found} bytes"), "at most 1024 long")
+            }
+            TextError::ReservedKwarg { name } => {
+                bad("--template-arg", format!("`{name}=...`"), "a variable that the prompt does not set itself")
+            }
+            other => Self::Engine(other.into()),
         }
     }
 
@@ -103,12 +148,23 @@ impl CliError {
         }
     }
 
-    /// Prints the error with its causes and a hint; gives the exit code. A reader of the answer who went away wants no
+    /// Prints the error; gives the exit code. A reader of the answer who went away wants no
     /// more of it, which is no error.
     pub(crate) fn report(&self) -> ExitCode {
         if self.is_closed_pipe() {
             return ExitCode::SUCCESS;
         }
+        self.print();
+        ExitCode::from(if self.is_misuse() { 2 } else { 1 })
+    }
+
+    /// Whether a conversation cannot go on after it: nobody reads or writes any more.
+    pub(crate) fn ends_chat(&self) -> bool {
+        matches!(self, Self::Write(_))
+    }
+
+    /// Prints the error with its causes and a hint.
+    pub(crate) fn print(&self) {
         let mut text = format!("error: {self}\n");
         let mut cause = self.source();
         while let Some(error) = cause {
@@ -118,9 +174,10 @@ impl CliError {
         if let Some(hint) = self.hint() {
             text += &format!("hint: {hint}\n");
         }
+        // Names of files and words of a model's template are in it, whoever reads it.
+        let text = printable(&text);
         // Where standard error is closed too, the exit code is all that can be said.
         let _ = io::stderr().write_all(text.as_bytes());
-        ExitCode::from(if self.is_misuse() { 2 } else { 1 })
     }
 
     fn is_closed_pipe(&self) -> bool {
@@ -138,6 +195,8 @@ impl CliError {
                 | Self::TwoModels { .. }
                 | Self::TwoPrompts { .. }
                 | Self::NoPrompt
+                | Self::Hub(HubError::BadId { .. })
+                | Self::Engine(EngineError::ContextBeyondModel { .. })
         )
     }
 
@@ -164,6 +223,14 @@ impl CliError {
             Self::Messages { .. } => "expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`",
             Self::NotText { .. } => "convert it to UTF-8 first",
             Self::TooLong { .. } => "no model reads that much at once: give a part of it",
+            Self::NoSetting { .. } => "/set alone shows what they are",
+            Self::FileExists { .. } => "take another name, or `/save -f FILE` to replace it",
+            Self::WriteFile { .. } => "take a name in another folder",
+            Self::NoServer => "`pleach chat` talks with a model, `pleach run MODEL PROMPT --json` answers programs",
+            Self::NotOfTheCache { .. } => {
+                "files of your own are yours to remove; `pleach list` shows names of the cache"
+            }
+            Self::Hub(error) => return error.hint(),
             Self::Engine(error) => return engine_hint(error),
             Self::Read { .. } | Self::Write(_) | Self::Interrupt(_) => return None,
         };
@@ -172,21 +239,21 @@ impl CliError {
 }
 
 /// The command whose help page explains the flags of this process.
-fn command() -> &'static str {
-    if env::args_os().nth(1).is_some_and(|first| first == "bench") { "bench" } else { "run" }
+fn command() -> String {
+    let first = env::args_os().nth(1).and_then(|word| word.into_string().ok());
+    let first = first.filter(|word| Cli::command().find_subcommand(word).is_some());
+    first.unwrap_or_else(|| "run".to_owned())
 }
 
 /// The engine's hints in the words of the command line.
 fn engine_hint(error: &EngineError) -> Option<String> {
     let hint = match error {
         EngineError::NoDefaultModel { .. } => {
-            "`scripts/fetch-model.sh` fetches a small one; or name yours with `--model` or PLEACH_MODEL"
-        }
-        EngineError::NoSuchModel { .. } => {
-            "a model is a folder, a `.gguf` file, or `org/name` in the Hugging Face cache; nothing is downloaded"
+            "`scripts/fetch-model.sh` fetches a small one; or name one with `--model`, such as a model of the Hugging Face hub"
         }
         // Some files are good, and of another kind.
         EngineError::Checkpoint { .. } if error.hint().is_some() => return error.hint(),
+        EngineError::NoSuchModel { .. } => "a model is a folder, a `.gguf` file, or `org/name` of the Hugging Face hub",
         EngineError::Checkpoint { .. } | EngineError::Tokenizer { .. } | EngineError::Vocabulary { .. } => {
             "docs/formats.md lists what opens; if this should, check that the download is complete"
         }

@@ -2,15 +2,21 @@
 
 mod args;
 mod commands;
+mod download;
 mod error;
 mod footer;
 mod interrupt;
 mod json;
+mod loaded;
+mod markdown;
 mod measure;
+mod models;
+mod output;
 mod progress;
 mod prompt;
 mod render;
 mod style;
+mod table;
 
 use std::process::ExitCode;
 

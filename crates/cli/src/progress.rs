@@ -10,6 +10,7 @@ use crate::style::Style;
 #[derive(Debug)]
 pub(crate) struct Progress {
     live: bool,
+    quiet: bool,
     shown: bool,
 }
 
@@ -18,7 +19,22 @@ const CLEAR: &str = "\r\x1b[K";
 
 impl Progress {
     pub(crate) fn new(style: Style, quiet: bool) -> Self {
-        Self { live: style.terminal && !quiet, shown: false }
+        Self { live: style.terminal && !quiet, quiet, shown: false }
+    }
+
+    /// Whether anything shows.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Whether nothing is to be said at all.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Leaves the line to somebody else, who takes it away.
+    pub(crate) fn forget(&mut self) {
+        self.shown = false;
     }
 
     /// Replaces the line.

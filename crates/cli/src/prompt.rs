@@ -5,13 +5,14 @@ use std::io::{self, IsTerminal as _, Read};
 use std::path::Path;
 
 use pleach_engine::{ChatRequest, Message, Prompt, Role};
-use serde_json::Value;
 
 use crate::args::PromptFlags;
 use crate::error::CliError;
 
 /// Longest text that is read, in MiB: more than the longest context of any model spells.
 const MOST_MIB: u64 = 64;
+
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// The model and the prompt as the arguments name them.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,16 +65,13 @@ pub(crate) fn read(prompt: Option<&str>, flags: &PromptFlags) -> Result<Prompt, 
     if flags.raw {
         return Ok(Prompt::Text(text));
     }
-    let system = flags.system.as_ref().map(|system| Message::text(Role::System, system));
+    let system = flags.conversation.system.as_ref().map(|system| Message::text(Role::System, system));
     Ok(Prompt::Chat(chat(system.into_iter().chain([Message::text(Role::User, text)]).collect(), flags)))
 }
 
 fn chat(messages: Vec<Message>, flags: &PromptFlags) -> ChatRequest {
     let mut chat = ChatRequest::new(messages);
-    if flags.think || flags.no_think {
-        chat.kwargs.insert("enable_thinking".to_owned(), Value::from(flags.think));
-    }
-    chat.kwargs.extend(flags.template_arg.iter().cloned());
+    flags.conversation.apply(&mut chat);
     chat
 }
 
@@ -88,12 +86,27 @@ fn messages(file: &Path) -> Result<Vec<Message>, CliError> {
     serde_json::from_str(&text).map_err(|source| CliError::Messages { what, source })
 }
 
-/// Standard input, if it was asked for or something is piped into it. A terminal is read only when asked for.
+/// Standard input, if it was asked for or something is piped into it. A terminal is read only when asked for, and so is
+/// the rest of a file of which somebody has read a part, as a loop of a shell does with `while read ... < FILE`.
 fn piped_text(prompt: Option<&str>) -> Result<Option<String>, CliError> {
-    if prompt != Some("-") && io::stdin().is_terminal() {
+    if prompt != Some("-") && (io::stdin().is_terminal() || is_somebody_elses()) {
         return Ok(None);
     }
     Ok(Some(stdin_text()?.1))
+}
+
+/// Whether standard input is a file that is read already up to somewhere.
+#[cfg(unix)]
+fn is_somebody_elses() -> bool {
+    use std::io::Seek as _;
+    use std::os::fd::AsFd as _;
+    let file = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    file.and_then(|mut file| file.stream_position()).is_ok_and(|position| position > 0)
+}
+
+#[cfg(not(unix))]
+fn is_somebody_elses() -> bool {
+    false
 }
 
 fn stdin_text() -> Result<(String, String), CliError> {
@@ -121,6 +134,10 @@ pub(crate) fn read_text(source: impl Read, what: &str) -> Result<String, CliErro
     read.map_err(|source| CliError::Read { what: what.to_owned(), source })?;
     if bytes.len() as u64 > most {
         return Err(CliError::TooLong { what: what.to_owned(), most_mib: MOST_MIB });
+    }
+    // Windows' editors put a mark before UTF-8, which is no part of the text.
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
     }
     String::from_utf8(bytes).map_err(|error| {
         let position = error.utf8_error().valid_up_to();

@@ -1,13 +1,16 @@
 //! The answer as people see it, piece by piece.
 //!
 //! A thought comes before the answer. On a terminal with color it is dimmed; anywhere else it stands between the lines
-//! `<think>` and `</think>`. A blank line follows it in both cases.
+//! `<think>` and `</think>`. A blank line follows it in both cases. It may be left out as well. On a terminal with color
+//! the answer's Markdown is rendered; anywhere else it is text.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
 use pleach_engine::Event;
 
+use crate::markdown::Markdown;
+use crate::output::printable;
 use crate::style::{DIM, RESET, Style};
 
 /// Writes an answer as it comes.
@@ -15,9 +18,20 @@ use crate::style::{DIM, RESET, Style};
 pub(crate) struct AnswerWriter<W> {
     out: W,
     style: Style,
+    thoughts: Thoughts,
+    markdown: Markdown,
     part: Part,
     /// Whether the next character starts a line.
     at_line_start: bool,
+}
+
+/// What becomes of the model's thoughts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Thoughts {
+    /// They are written before the answer.
+    Shown,
+    /// They are left out.
+    Hidden,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +42,15 @@ enum Part {
 }
 
 impl<W: Write> AnswerWriter<W> {
-    pub(crate) fn new(out: W, style: Style) -> Self {
-        Self { out, style, part: Part::Nothing, at_line_start: true }
+    pub(crate) fn new(out: W, style: Style, thoughts: Thoughts) -> Self {
+        let (markdown, part) = (Markdown::default(), Part::Nothing);
+        Self { out, style, thoughts, markdown, part, at_line_start: true }
     }
 
     /// Writes what an event adds, and sees to it that it shows at once.
     pub(crate) fn event(&mut self, event: &Event) -> io::Result<()> {
         match event {
+            Event::Reasoning(_) if self.thoughts == Thoughts::Hidden => return Ok(()),
             Event::Reasoning(text) => self.piece(Part::Reasoning, text)?,
             Event::Text(text) => self.piece(Part::Answer, text)?,
             _ => return Ok(()),
@@ -47,7 +63,12 @@ impl<W: Write> AnswerWriter<W> {
         match self.part {
             Part::Nothing => return Ok(()),
             Part::Reasoning => self.close_reasoning()?,
-            Part::Answer => self.end_line()?,
+            Part::Answer => {
+                let held = self.markdown.finish();
+                self.out.write_all(held.as_bytes())?;
+                self.at_line_start &= held.is_empty();
+                self.end_line()?;
+            }
         }
         self.out.flush()
     }
@@ -67,6 +88,7 @@ impl<W: Write> AnswerWriter<W> {
         // Reset after every piece: a process that is killed leaves the terminal as it was.
         match part {
             Part::Reasoning if self.style.color => write!(self.out, "{DIM}{shown}{RESET}")?,
+            Part::Answer if self.style.color => self.out.write_all(self.markdown.push(&shown).as_bytes())?,
             _ => self.out.write_all(shown.as_bytes())?,
         }
         self.at_line_start = text.ends_with('\n');
@@ -83,22 +105,6 @@ impl<W: Write> AnswerWriter<W> {
     }
 }
 
-/// The text with control characters shown as symbols, so that no model can move the cursor, recolor the terminal or
-/// write to its clipboard.
-fn printable(text: &str) -> Cow<'_, str> {
-    let is_harmful = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
-    if !text.contains(is_harmful) {
-        return Cow::Borrowed(text);
-    }
-    let symbol = |character: char| match u32::from(character) {
-        _ if !is_harmful(character) => character,
-        0x7f => '\u{2421}',
-        code @ 0..0x20 => char::from_u32(0x2400 + code).unwrap_or(char::REPLACEMENT_CHARACTER),
-        _ => char::REPLACEMENT_CHARACTER,
-    };
-    Cow::Owned(text.chars().map(symbol).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,7 +115,7 @@ mod tests {
 
     fn written(style: Style, events: &[Event]) -> String {
         let mut bytes = Vec::new();
-        let mut writer = AnswerWriter::new(&mut bytes, style);
+        let mut writer = AnswerWriter::new(&mut bytes, style, Thoughts::Shown);
         events.iter().for_each(|event| writer.event(event).unwrap());
         writer.finish().unwrap();
         String::from_utf8(bytes).unwrap()
@@ -136,6 +142,24 @@ mod tests {
         assert_eq!(written(PLAIN, &events), "<think>\nlet me see\n</think>\n\n42\n");
         assert_eq!(written(NO_COLOR, &events), "<think>\nlet me see\n</think>\n\n42\n");
         assert_eq!(written(COLOR, &events), "\x1b[2mlet me\x1b[0m\x1b[2m see\x1b[0m\n\n42\n");
+    }
+
+    #[test]
+    fn thoughts_may_be_left_out() {
+        let mut bytes = Vec::new();
+        let mut writer = AnswerWriter::new(&mut bytes, PLAIN, Thoughts::Hidden);
+        [reasoning("let me"), text("42")].iter().for_each(|event| writer.event(event).unwrap());
+        writer.finish().unwrap();
+        assert_eq!(bytes, b"42\n");
+    }
+
+    #[test]
+    fn markdown_is_for_terminals_with_color() {
+        let events = [text("a **b"), text("** `c"), text("\n")];
+        assert_eq!(written(COLOR, &events), "a \x1b[1mb\x1b[0m `c\n");
+        assert_eq!(written(NO_COLOR, &events), "a **b** `c\n");
+        assert_eq!(written(PLAIN, &events), "a **b** `c\n");
+        assert_eq!(written(COLOR, &[text("a `b")]), "a `b\n");
     }
 
     #[test]

@@ -12,8 +12,12 @@ pub(crate) struct Style {
     pub(crate) color: bool,
 }
 
-/// Faint text, and the end of it.
+/// Faint, strong and slanted text, and code in cyan.
 pub(crate) const DIM: &str = "\x1b[2m";
+pub(crate) const BOLD: &str = "\x1b[1m";
+pub(crate) const ITALIC: &str = "\x1b[3m";
+pub(crate) const CODE: &str = "\x1b[36m";
+/// The end of them all.
 pub(crate) const RESET: &str = "\x1b[0m";
 
 impl Style {

@@ -15,7 +15,7 @@ use crate::speculation::WallClock;
 use crate::target::Runners;
 use crate::turns::Turns;
 use crate::{
-    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, drafter, info, memory, vocabulary,
+    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, drafter, info, vocabulary,
 };
 
 /// A model with its weights, shared by any number of sessions and threads. Cloning it is cheap.
@@ -75,16 +75,9 @@ impl Engine {
         let head = tensors.get("lm_head.weight").or_else(|| tensors.get("embed_tokens.weight")).cloned();
         let model = Arc::new(Model::load(config, tensors, device, &options.load_options())?);
         let plan = model.memory_plan();
-        let limits = ContextLimits {
-            max_position_embeddings: model.config().max_position_embeddings,
-            token_bytes: plan.token_bytes,
-            // Weights are mapped from files, and the system counts their pages as available although every pass reads
-            // them.
-            available_bytes: memory::available_bytes()
-                .map(|free| free.saturating_sub((plan.weights_bytes + plan.state_bytes) as u64)),
-        };
+        let limits = ContextLimits::of(model.config(), &plan);
         let context = options.context.resolve(&limits)?;
-        let mut info = about.with(&model, context, &limits);
+        let mut info = about.with_plan(model.device().describe(), plan, context, &limits);
         let target = drafter::Target { model: &model, tokenizer: &tokenizer, head: head.as_ref() };
         let draft = drafter::open(path, &target, options, &mut info.warnings)?;
         let runners = runners(&model, draft, options.speculation)?;

@@ -18,31 +18,11 @@ pub enum EngineError {
         /// The folders searched, in order.
         places: Vec<PathBuf>,
     },
-    /// A name that is neither a path nor a model in the hub's local cache.
-    #[error("there is no model `{model}`: it is no path{}", also_not_in(places))]
+    /// A path that does not exist.
+    #[error("there is no model `{model}`: no file or folder has this name")]
     NoSuchModel {
         /// The name as given.
         model: String,
-        /// Where else it was looked for.
-        places: Vec<PathBuf>,
-    },
-    /// A hub repository that is cached, without a file of the wanted name.
-    #[error("`{repository}` has no file for `{wanted}`: it has {}", names(found))]
-    NoSuchFile {
-        /// The repository's folder in the cache.
-        repository: PathBuf,
-        /// The file or quantization asked for.
-        wanted: String,
-        /// The `.gguf` files that it has.
-        found: Vec<String>,
-    },
-    /// A hub repository with several files that fit the wanted name.
-    #[error("`{wanted}` fits several files: {}; give one of these names", names(found))]
-    SeveralFiles {
-        /// The file or quantization asked for.
-        wanted: String,
-        /// The files that fit.
-        found: Vec<String>,
     },
     /// The model's files cannot be used.
     #[error("cannot open the model `{path}`")]
@@ -176,9 +156,7 @@ impl EngineError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoDefaultModel { .. } => "`scripts/fetch-model.sh` fetches a small model; or name one",
-            Self::NoSuchModel { .. } => {
-                "a model is a folder, a `.gguf` file, or `organization/name` of a model in the Hugging Face cache"
-            }
+            Self::NoSuchModel { .. } => "a model is a folder or a `.gguf` file",
             Self::NoChatTemplate => "give the prompt as plain text, or use the instruction-tuned variant of the model",
             Self::PromptTooLong { .. } => "shorten the prompt or open the model with a longer context",
             Self::UnfitDrafter { .. } => "leave the drafter out to have one chosen",
@@ -194,10 +172,6 @@ impl EngineError {
         };
         Some(hint.to_owned())
     }
-}
-
-fn also_not_in(places: &[PathBuf]) -> String {
-    if places.is_empty() { " and no hub id".to_owned() } else { format!(" and not in {}", list(places)) }
 }
 
 /// `` `a`, `b` and `c` ``, or `nothing`.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use pleach_checkpoint::{Architecture, Checkpoint, SkippedTensor, SourceKind, TensorFormat};
-use pleach_model::{MemoryPlan, Model};
+use pleach_model::MemoryPlan;
 use pleach_text::{ChatTemplate, Tokenizer};
 
 use crate::options::ContextLimits;
@@ -71,10 +71,16 @@ pub(crate) fn describe(
 }
 
 impl About {
-    /// Adds what only the loaded model tells.
-    pub(crate) fn with(self, model: &Model, context: usize, limits: &ContextLimits) -> ModelInfo {
+    /// Adds what the device and its memory decide.
+    pub(crate) fn with_plan(
+        self,
+        device: String,
+        memory: MemoryPlan,
+        context: usize,
+        limits: &ContextLimits,
+    ) -> ModelInfo {
         let largest_context = limits.largest();
-        ModelInfo { context, largest_context, device: model.device().describe(), memory: model.memory_plan(), ..self.0 }
+        ModelInfo { context, largest_context, device, memory, ..self.0 }
     }
 }
 
@@ -115,7 +121,7 @@ fn quantization(checkpoint: &Checkpoint) -> String {
 }
 
 /// A format as people write it.
-struct Format(TensorFormat);
+pub(crate) struct Format(pub(crate) TensorFormat);
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -35,6 +35,7 @@ mod error;
 mod event;
 mod generation;
 mod info;
+mod inspect;
 mod locate;
 mod memory;
 mod mtp;
@@ -61,18 +62,21 @@ pub use error::EngineError;
 pub use event::{Event, FinishReason, Finished, Prefill, Timings, TokenEvent, TokenLogProbs, Usage};
 pub use generation::Generation;
 pub use info::ModelInfo;
-pub use locate::{Environment, Located, locate};
-pub use memory::{ResidentMemory, forget_peak, resident_memory};
+pub use inspect::{FormatShare, Inspection, TensorInfo, inspect};
+pub use locate::{Environment, Located, local_models, locate};
+pub use memory::{ResidentMemory, SystemMemory, forget_peak, resident_memory, system_memory};
 pub use options::{
     AUTOMATIC_CONTEXT, Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, MAX_PREFILL_CHUNK,
-    MAX_THREADS,
+    MAX_THREADS, device_description,
 };
 pub use request::{MAX_LOGPROBS, Prompt, Request, Sampling, Settings};
 pub use session::Session;
 pub use speculation::{AUTOMATIC_SPEC_ROWS, Drafting, MAX_SPEC_ROWS, SpecBudget, Speculation};
 
 // What the signatures above are made of, so that users need no other crate of the project.
-pub use pleach_checkpoint::{CheckpointError, GenerationConfig, SkippedTensor};
+pub use pleach_checkpoint::{
+    CheckpointError, GenerationConfig, LayerType, ModelConfig, MoeConfig, SkippedTensor, SourceFile,
+};
 pub use pleach_decode::{DecodeError, SamplingParams};
 pub use pleach_kernels::{Ceilings, KernelError, PartProfile, PassPart, PassProfile, PassWork, Rate};
 pub use pleach_model::{MemoryPlan, ModelError};

@@ -27,10 +27,6 @@ pub struct Environment {
     pub home: Option<PathBuf>,
     /// `XDG_CACHE_HOME`.
     pub cache_home: Option<PathBuf>,
-    /// `HF_HOME`.
-    pub hf_home: Option<PathBuf>,
-    /// `HF_HUB_CACHE`.
-    pub hf_hub_cache: Option<PathBuf>,
 }
 
 impl Environment {
@@ -41,8 +37,6 @@ impl Environment {
             executable: env::current_exe().and_then(fs::canonicalize).ok(),
             home: path("HOME").or_else(|| path("USERPROFILE")),
             cache_home: path("XDG_CACHE_HOME"),
-            hf_home: path("HF_HOME"),
-            hf_hub_cache: path("HF_HUB_CACHE"),
         }
     }
 
@@ -61,43 +55,40 @@ impl Environment {
         dirs
     }
 
-    /// The local cache of the Hugging Face hub.
-    pub fn hub_cache(&self) -> Option<PathBuf> {
-        let home = || self.hf_home.clone().or_else(|| Some(self.user_cache()?.join("huggingface")));
-        self.hf_hub_cache.clone().or_else(|| Some(home()?.join("hub")))
-    }
-
     fn user_cache(&self) -> Option<PathBuf> {
         self.cache_home.clone().or_else(|| Some(self.home.as_ref()?.join(".cache")))
     }
 }
 
-/// Finds a model by what a user calls it; the network is never asked.
+/// Finds a model by its path; the network is never asked.
 ///
 /// - A path that exists: a folder or a `.gguf` file.
-/// - `organization/name`, optionally with `:file` or `:quantization`: a model in the Hugging Face hub's local cache.
 /// - Nothing: the first model in [`Environment::model_dirs`]. Within a folder the bundled `pleach-mini` comes first, then
 ///   SmolLM2-135M, then the order of names.
 ///
 /// # Errors
-/// [`EngineError::NoDefaultModel`], [`EngineError::NoSuchModel`], [`EngineError::NoSuchFile`] and
-/// [`EngineError::SeveralFiles`] say where was looked and what is there.
+/// [`EngineError::NoDefaultModel`] says where was looked, [`EngineError::NoSuchModel`] what does not exist.
 pub fn locate(model: Option<&str>, environment: &Environment) -> Result<Located, EngineError> {
     let Some(model) = model else { return default_model(environment) };
     let path = Path::new(model);
-    if path.exists() {
-        return Ok(Located { path: path.to_owned(), name: name_of(path) });
+    match path.exists() {
+        true => Ok(Located { path: path.to_owned(), name: name_of(path) }),
+        false => Err(EngineError::NoSuchModel { model: model.to_owned() }),
     }
-    let no_such_model = |places| EngineError::NoSuchModel { model: model.to_owned(), places };
-    let id = HubId::parse(model).ok_or_else(|| no_such_model(Vec::new()))?;
-    let cache = environment.hub_cache().ok_or_else(|| no_such_model(Vec::new()))?;
-    let repository = cache.join(format!("models--{}--{}", id.organization, id.name));
-    let snapshot = snapshot(&repository).ok_or_else(|| no_such_model(vec![repository.clone()]))?;
-    let path = match id.file {
-        Some(wanted) => hub_file(&snapshot, wanted)?,
-        None => snapshot,
-    };
-    Ok(Located { path, name: model.to_owned() })
+}
+
+/// All models where a default is looked for, the default first.
+pub fn local_models(environment: &Environment) -> Vec<Located> {
+    let dirs = environment.model_dirs();
+    let found = dirs.iter().flat_map(|dir| models_in(dir));
+    let mut models: Vec<Located> = Vec::new();
+    for path in found {
+        // A program in its checkout meets the same folder by two ways.
+        if models.iter().all(|model| model.path != path) {
+            models.push(Located { name: name_of(&path), path });
+        }
+    }
+    models
 }
 
 /// What people call the model at a path. In the hub's cache that is its id, since the folder is named by a hash.
@@ -137,79 +128,6 @@ fn models_in(dir: &Path) -> Vec<PathBuf> {
 fn is_model(path: &Path) -> bool {
     (path.join("config.json").is_file() && DrafterLayout::of(path).is_none())
         || (is_gguf(path) && path.is_file() && is_first_part(&file_name(path)))
-}
-
-/// `organization/name`, and what follows a colon.
-struct HubId<'a> {
-    organization: &'a str,
-    name: &'a str,
-    file: Option<&'a str>,
-}
-
-impl<'a> HubId<'a> {
-    /// `None` where the text cannot be an id. Ids become folder names, so nothing that could leave the cache passes.
-    fn parse(text: &'a str) -> Option<Self> {
-        let (id, file) = match text.split_once(':') {
-            Some((id, file)) => (id, Some(file)),
-            None => (text, None),
-        };
-        let (organization, name) = id.split_once('/')?;
-        let is_plain = |part: &str| {
-            !part.is_empty()
-                && !part.starts_with('.')
-                && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        };
-        (is_plain(organization) && is_plain(name)).then_some(Self { organization, name, file })
-    }
-}
-
-/// The folder of a cached repository's `main` revision, or of its only revision.
-fn snapshot(repository: &Path) -> Option<PathBuf> {
-    let snapshots = repository.join("snapshots");
-    let main = fs::read_to_string(repository.join("refs/main")).unwrap_or_default();
-    let main = main.trim();
-    if !main.is_empty() && main.bytes().all(|byte| byte.is_ascii_alphanumeric()) && snapshots.join(main).is_dir() {
-        return Some(snapshots.join(main));
-    }
-    match entries(&snapshots).as_slice() {
-        [only] if only.is_dir() => Some(only.clone()),
-        _ => None,
-    }
-}
-
-/// The `.gguf` file of a snapshot that is called `wanted` or has it in its name, as in `Q4_K_M`.
-fn hub_file(snapshot: &Path, wanted: &str) -> Result<PathBuf, EngineError> {
-    let mut files = entries(snapshot);
-    // Parts of one quantization often have a folder of their own.
-    let inner: Vec<PathBuf> = files.iter().filter(|path| path.is_dir()).flat_map(|dir| entries(dir)).collect();
-    files.extend(inner);
-    files.retain(|path| is_gguf(path) && is_first_part(&file_name(path)));
-    files.sort();
-
-    let names = |files: &[&PathBuf]| files.iter().map(|path| file_name(path)).collect();
-    if let Some(file) = files.iter().find(|path| file_name(path) == wanted) {
-        return Ok(file.clone());
-    }
-    let fitting: Vec<&PathBuf> = files.iter().filter(|path| has_word(&file_name(path), wanted)).collect();
-    match fitting.as_slice() {
-        [only] => Ok((*only).clone()),
-        [] => Err(EngineError::NoSuchFile {
-            repository: snapshot.to_owned(),
-            wanted: wanted.to_owned(),
-            found: names(&files.iter().collect::<Vec<_>>()),
-        }),
-        several => Err(EngineError::SeveralFiles { wanted: wanted.to_owned(), found: names(several) }),
-    }
-}
-
-/// Whether `word` stands in a file name with no letter, digit or underscore beside it, so that `Q4_K` is not `Q4_K_M`.
-fn has_word(name: &str, word: &str) -> bool {
-    let (name, word) = (name.to_ascii_lowercase(), word.to_ascii_lowercase());
-    let is_part = |character: Option<char>| character.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    !word.is_empty()
-        && name.match_indices(&word).any(|(start, found)| {
-            !is_part(name[..start].chars().next_back()) && !is_part(name[start + found.len()..].chars().next())
-        })
 }
 
 /// Whether a `.gguf` file is whole or the first of its parts, named `-00001-of-00003`.
@@ -314,68 +232,23 @@ mod tests {
     }
 
     #[test]
-    fn a_hub_id_is_found_in_the_cache() {
+    fn models_are_listed_with_the_default_first() {
         let root = TempDir::new().unwrap();
-        let repository = "home/.cache/huggingface/hub/models--Qwen--Qwen3-0.6B";
-        touch(&root, &[&format!("{repository}/snapshots/main/config.json"), &format!("{repository}/snapshots/old/x")]);
-        touch(&root, &[&format!("{repository}/refs/main")]);
-        let found = locate(Some("Qwen/Qwen3-0.6B"), &environment(&root)).unwrap();
-        assert_eq!(found.path, root.path().join(repository).join("snapshots/main"));
-        assert_eq!(found.name, "Qwen/Qwen3-0.6B");
-        assert_eq!(name_of(&found.path), "Qwen/Qwen3-0.6B");
+        touch(&root, &["home/.cache/pleach/models/zebra.gguf", "home/.cache/pleach/models/ape.gguf"]);
+        touch(&root, &["checkout/models/other.gguf"]);
+        let names: Vec<_> = local_models(&environment(&root)).into_iter().map(|model| model.name).collect();
+        assert_eq!(names, ["other", "ape", "zebra"]);
     }
 
     #[test]
-    fn the_cache_may_be_elsewhere() {
-        let hub = |environment: Environment| environment.hub_cache().unwrap();
-        let home = Some(PathBuf::from("home"));
-        let all = Environment {
-            home: home.clone(),
-            cache_home: Some("cache".into()),
-            hf_home: Some("hf".into()),
-            hf_hub_cache: Some("hub".into()),
-            executable: None,
-        };
-        assert_eq!(hub(all.clone()), Path::new("hub"));
-        assert_eq!(hub(Environment { hf_hub_cache: None, ..all.clone() }), Path::new("hf/hub"));
-        let cached = Environment { hf_hub_cache: None, hf_home: None, ..all };
-        assert_eq!(hub(cached.clone()), Path::new("cache/huggingface/hub"));
-        assert_eq!(hub(Environment { cache_home: None, ..cached }), Path::new("home/.cache/huggingface/hub"));
+    fn a_model_in_the_hubs_cache_has_its_id_as_name() {
+        assert_eq!(name_of(Path::new("/c/models--Qwen--Qwen3-0.6B/snapshots/0123")), "Qwen/Qwen3-0.6B");
+        assert_eq!(name_of(Path::new("/c/models--a--b/snapshots/0123/b-Q4_0.gguf")), "b-Q4_0");
     }
 
     #[test]
-    fn a_file_of_a_repository_is_found_by_name_or_quantization() {
-        let root = TempDir::new().unwrap();
-        let snapshot = "home/.cache/huggingface/hub/models--a--b-GGUF/snapshots/0123";
-        for file in ["b-Q4_K_M.gguf", "b-Q4_K_S.gguf", "Q8_0/b-Q8_0-00001-of-00002.gguf", "mmproj-Q4_K_M.gguf"] {
-            touch(&root, &[&format!("{snapshot}/{file}")]);
-        }
-        touch(&root, &[&format!("{snapshot}/Q8_0/b-Q8_0-00002-of-00002.gguf")]);
-        let find = |model: &str| locate(Some(model), &environment(&root)).map(|found| file_name(&found.path));
-        assert_eq!(find("a/b-GGUF:q4_k_m").unwrap(), "b-Q4_K_M.gguf");
-        assert_eq!(find("a/b-GGUF:b-Q4_K_S.gguf").unwrap(), "b-Q4_K_S.gguf");
-        assert_eq!(find("a/b-GGUF:Q8_0").unwrap(), "b-Q8_0-00001-of-00002.gguf");
-        assert_eq!(
-            find("a/b-GGUF:b").unwrap_err().to_string(),
-            "`b` fits several files: `b-Q8_0-00001-of-00002.gguf`, `b-Q4_K_M.gguf` and `b-Q4_K_S.gguf`; \
-             give one of these names"
-        );
-        let error = find("a/b-GGUF:Q5_0").unwrap_err().to_string();
-        assert!(
-            error.ends_with(
-                "has no file for `Q5_0`: it has `b-Q8_0-00001-of-00002.gguf`, `b-Q4_K_M.gguf` and `b-Q4_K_S.gguf`"
-            ),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn names_cannot_leave_the_cache() {
-        for name in ["../secret", "a/..", "a/b/c", "/", "a/", "a\\b/c", "smollm"] {
-            assert!(HubId::parse(name).is_none(), "{name}");
-        }
-        let root = TempDir::new().unwrap();
-        let error = locate(Some("smollm"), &environment(&root)).unwrap_err();
-        assert_eq!(error.to_string(), "there is no model `smollm`: it is no path and no hub id");
+    fn a_name_that_is_no_path_is_refused() {
+        let error = locate(Some("smollm"), &Environment::default()).unwrap_err();
+        assert_eq!(error.to_string(), "there is no model `smollm`: no file or folder has this name");
     }
 }

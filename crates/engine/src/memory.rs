@@ -11,6 +11,21 @@ pub struct ResidentMemory {
     pub peak_bytes: u64,
 }
 
+/// Physical memory of the machine, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SystemMemory {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What can be taken without pushing others out, the limit of the control group included.
+    pub available_bytes: u64,
+}
+
+/// Physical memory of the machine; `None` where the system does not say (anything but Linux).
+pub fn system_memory() -> Option<SystemMemory> {
+    let total_bytes = kibibytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")?;
+    Some(SystemMemory { total_bytes, available_bytes: available_bytes()? })
+}
+
 /// Physical memory of this process; `None` where the system does not say (anything but Linux).
 pub fn resident_memory() -> Option<ResidentMemory> {
     parse_resident(&fs::read_to_string("/proc/self/status").ok()?)

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use pleach_checkpoint::ModelConfig;
 use pleach_kernels::{
     Activations as KernelActivations, Ceilings, CpuDevice, CpuOptions, DType, Device, ReferenceDevice,
 };
-use pleach_model::{LoadOptions, MAX_ROWS};
+use pleach_model::{LoadOptions, MAX_ROWS, MemoryPlan};
 
-use crate::{EngineError, Speculation};
+use crate::{EngineError, Speculation, memory};
 
 /// Choices made when a model is opened. The default suits nearly everybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +118,15 @@ pub(crate) struct ContextLimits {
     pub(crate) available_bytes: Option<u64>,
 }
 
+/// The device that models would run on, in words: its instruction set and its threads.
+///
+/// # Errors
+/// As opening a model, as far as the device is concerned.
+pub fn device_description(options: &EngineOptions) -> Result<String, EngineError> {
+    options.validate()?;
+    Ok(options.open_device()?.describe())
+}
+
 impl EngineOptions {
     /// Checks what the types do not.
     pub(crate) fn validate(&self) -> Result<(), EngineError> {
@@ -193,6 +203,18 @@ impl ContextLength {
 }
 
 impl ContextLimits {
+    /// Those of a model on this machine as it is now.
+    pub(crate) fn of(config: &ModelConfig, plan: &MemoryPlan) -> Self {
+        Self {
+            max_position_embeddings: config.max_position_embeddings,
+            token_bytes: plan.token_bytes,
+            // Weights are mapped from files, and the system counts their pages as available although every pass reads
+            // them.
+            available_bytes: memory::available_bytes()
+                .map(|free| free.saturating_sub((plan.weights_bytes + plan.state_bytes) as u64)),
+        }
+    }
+
     /// The longest context that can be asked for.
     pub(crate) fn largest(&self) -> usize {
         self.max_position_embeddings.min(self.tokens_that_fit())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_checkpoint::{ModelConfig, TensorMap};
+use pleach_checkpoint::{LayerType, ModelConfig, TensorMap};
 use pleach_kernels::{Capacity, Device, KernelError, KvLayout, Ops, PassWork, StateLayout, Tensor, Weight};
 
 use crate::block::{Block, Residual};
@@ -38,6 +38,22 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
+    /// What a model will need, by its config alone: [`Model::memory_plan`] before there is a model.
+    pub fn of(config: &ModelConfig, weights_bytes: usize, options: &LoadOptions) -> Self {
+        let attention = config.layer_types.iter().filter(|layer| **layer == LayerType::FullAttention).count();
+        let (num_key_value_heads, head_dim) = (config.num_key_value_heads, config.head_dim);
+        let layer = KvLayout { num_key_value_heads, head_dim, dtype: options.kv_cache, window: None };
+        let delta = config.linear_attention.as_ref().map_or(0, |delta| {
+            let state = delta.num_value_heads * delta.key_head_dim * delta.value_head_dim;
+            4 * (state + (delta.conv_kernel_dim - 1) * delta.conv_dim())
+        });
+        Self {
+            weights_bytes,
+            state_bytes: (config.layer_types.len() - attention) * delta,
+            token_bytes: attention * layer.token_bytes(),
+        }
+    }
+
     /// Weights and one sequence of `tokens`.
     pub fn total_bytes(&self, tokens: usize) -> usize {
         self.weights_bytes + self.state_bytes + self.token_bytes.saturating_mul(tokens)

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use pleach_engine::{ContextLength, EngineOptions, RowShape, Speculation};
 
-use super::{RuntimeFlags, SpecFlags, values};
+use super::{NetworkFlags, RuntimeFlags, SpecFlags, values};
 
 const HELP_HEADING_TESTS: &str = "Tests (without -p, -n and --rows: -p 512 -n 64 --rows 1,2,4,8,16,32,64)";
 
@@ -42,6 +42,8 @@ pub(crate) struct BenchArgs {
     pub(crate) speculation: SpeculationFlags,
     #[command(flatten)]
     pub(crate) machine: MachineFlags,
+    #[command(flatten)]
+    pub(crate) network: NetworkFlags,
     #[command(flatten)]
     pub(crate) report: ReportFlags,
 }

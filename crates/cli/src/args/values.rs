@@ -34,11 +34,11 @@ pub(super) fn repetitions(text: &str) -> Result<usize, Allowed> {
     Ok(whole(text, 1, 1000)? as usize)
 }
 
-pub(super) fn count(text: &str) -> Result<usize, Allowed> {
+pub(crate) fn count(text: &str) -> Result<usize, Allowed> {
     Ok(whole(text, 0, u64::from(u32::MAX))? as usize)
 }
 
-pub(super) fn max_tokens(text: &str) -> Result<usize, Allowed> {
+pub(crate) fn max_tokens(text: &str) -> Result<usize, Allowed> {
     Ok(whole(text, 1, u64::from(u32::MAX))? as usize)
 }
 
@@ -46,12 +46,12 @@ pub(super) fn logprobs(text: &str) -> Result<usize, Allowed> {
     Ok(whole(text, 0, MAX_LOGPROBS as u64)? as usize)
 }
 
-pub(super) fn seed(text: &str) -> Result<u64, Allowed> {
+pub(crate) fn seed(text: &str) -> Result<u64, Allowed> {
     whole(text, 0, u64::MAX)
 }
 
 /// Any number that f32 can spell, NaN included: the ranges are the engine's, and so are the words for them.
-pub(super) fn number(text: &str) -> Result<f32, Allowed> {
+pub(crate) fn number(text: &str) -> Result<f32, Allowed> {
     text.parse().map_err(|_| Allowed("a number".to_owned()))
 }
 
@@ -66,7 +66,7 @@ pub(super) fn template_arg(text: &str) -> Result<(String, Value), Allowed> {
         .ok_or_else(|| Allowed("a name and JSON, such as `enable_thinking=false` or `style=\"short\"`".to_owned()))
 }
 
-pub(super) fn stop(text: &str) -> Result<String, Allowed> {
+pub(crate) fn stop(text: &str) -> Result<String, Allowed> {
     Some(text).filter(|text| !text.is_empty()).map(str::to_owned).ok_or_else(|| Allowed("a text".to_owned()))
 }
 

@@ -6,15 +6,13 @@ mod plan;
 mod report;
 mod speculation;
 mod statistics;
-mod table;
 
-use std::env;
-
-use pleach_engine::{CancelToken, Environment, Located, locate};
+use pleach_engine::{CancelToken, Located};
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, End};
 use crate::interrupt;
+use crate::models::Finder;
 use crate::progress::Progress;
 use crate::style::Style;
 
@@ -24,7 +22,8 @@ use report::Report;
 
 /// Measures every model with every number of threads. What was measured is printed, whatever comes after.
 pub(crate) fn bench(args: &BenchArgs) -> Result<End, CliError> {
-    let models = find(&args.models)?;
+    let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
+    let models = find(args, &mut progress)?;
     if !args.speculation.prompts.is_empty() {
         return speculation::bench(args, &models);
     }
@@ -61,12 +60,11 @@ fn measure_all(
 }
 
 /// Finds all models before any is measured.
-fn find(models: &[String]) -> Result<Vec<Located>, CliError> {
-    let from_environment = || env::var("PLEACH_MODEL").ok().filter(|model| !model.is_empty());
-    let named: Vec<Option<String>> = match models {
-        [] => vec![from_environment()],
-        models => models.iter().cloned().map(Some).collect(),
+fn find(args: &BenchArgs, progress: &mut Progress) -> Result<Vec<Located>, CliError> {
+    let named: Vec<Option<&str>> = match args.models.as_slice() {
+        [] => vec![None],
+        models => models.iter().map(|model| Some(model.as_str())).collect(),
     };
-    let found = named.iter().map(|model| locate(model.as_deref(), &Environment::of_process()));
-    found.collect::<Result<_, _>>().map_err(CliError::from_engine)
+    let finder = Finder::new(&args.network);
+    named.into_iter().map(|model| finder.find(model, progress)).collect()
 }

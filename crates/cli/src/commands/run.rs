@@ -1,31 +1,22 @@
 //! `pleach run`: one prompt, one answer.
 
-use std::io::{self, StdoutLock, Write as _};
-use std::time::{Duration, Instant};
-use std::{env, fmt};
+use std::fmt;
+use std::io::{self, StdoutLock};
 
-use pleach_engine::{
-    CancelToken, EnergyMeter, Engine, Environment, Event, FinishReason, Finished, Generation, Located, Prompt, Request,
-    Settings, locate,
-};
+use pleach_engine::{CancelToken, EnergyMeter, Event, FinishReason, Finished, Generation, Prompt, Request, Settings};
 
 use crate::args::{GenerateFlags, OutputFlags};
 use crate::error::{CliError, End};
 use crate::footer::{self, aligned};
-use crate::interrupt;
+use crate::interrupt::Interrupts;
 use crate::json::Collector;
+use crate::loaded::Loaded;
 use crate::measure::{Measured, Meter};
+use crate::output::{print_json, say};
 use crate::progress::Progress;
 use crate::prompt::{self, Named};
 use crate::render::AnswerWriter;
 use crate::style::Style;
-
-/// A model that is open, and what is known of how it came to be.
-struct Loaded {
-    located: Located,
-    engine: Engine,
-    load: Duration,
-}
 
 /// Where an answer goes.
 enum Output {
@@ -41,25 +32,14 @@ pub(crate) fn run(arguments: (Option<String>, Option<String>), mut flags: Genera
     let named = Named::new(arguments, model, &flags.prompt)?;
     let prompt = prompt::read(named.prompt.as_deref(), &flags.prompt)?;
 
-    let cancel = interrupt::listen()?;
+    let interrupts = Interrupts::listen()?;
     let mut progress = Progress::new(Style::of_stderr(), flags.output.quiet);
-    let loaded = load(named.model, &flags, &mut progress)?;
+    let loaded = Loaded::open(named.model.as_deref(), &flags.model, &mut progress)?;
+    let cancel = interrupts.stoppable();
     explain(&flags.output, &loaded);
     let request = Request { prompt, settings: settings(&flags, cancel) };
     let measured = answer(&loaded, &request, &flags.output, &mut progress)?;
     Ok(if measured.finished.reason == FinishReason::Cancelled { End::Interrupted } else { End::Done })
-}
-
-/// Finds and opens the model. Without a name it is that of `PLEACH_MODEL`, then the default.
-fn load(model: Option<String>, flags: &GenerateFlags, progress: &mut Progress) -> Result<Loaded, CliError> {
-    let from_environment = || env::var("PLEACH_MODEL").ok().filter(|model| !model.is_empty());
-    let model = model.or_else(from_environment);
-    let located = locate(model.as_deref(), &Environment::of_process()).map_err(CliError::from_engine)?;
-    progress.show(&format!("loading {}", located.name));
-    let started = Instant::now();
-    let engine = Engine::open(&located.path, &flags.model.engine_options());
-    progress.clear();
-    Ok(Loaded { located, engine: engine.map_err(CliError::from_engine)?, load: started.elapsed() })
 }
 
 fn settings(flags: &GenerateFlags, cancel: CancelToken) -> Settings {
@@ -126,7 +106,7 @@ impl Output {
         if flags.json {
             Self::Json(Collector::new(prompt_ids, flags.logprobs.is_some()))
         } else {
-            Self::Stream(AnswerWriter::new(io::stdout().lock(), Style::of_stdout()))
+            Self::Stream(AnswerWriter::new(io::stdout().lock(), Style::of_stdout(), flags.thoughts()))
         }
     }
 
@@ -151,9 +131,7 @@ impl Output {
     fn finish(self, loaded: &Loaded, measured: &Measured) -> Result<(), CliError> {
         let Self::Json(collector) = self else { return Ok(()) };
         let object = collector.object(&loaded.engine, &loaded.located, measured);
-        let mut stdout = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut stdout, &object).map_err(|error| CliError::Write(error.into()))?;
-        stdout.write_all(b"\n").and_then(|()| stdout.flush()).map_err(CliError::Write)
+        print_json(&object)
     }
 }
 
@@ -220,9 +198,4 @@ impl fmt::Display for Ending<'_> {
 
 fn complain(warning: &dyn fmt::Display) {
     say(&format!("warning: {warning}"));
-}
-
-/// A line on standard error. That it cannot be written is no reason to fail: the answer was.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
 }

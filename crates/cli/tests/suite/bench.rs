@@ -181,9 +181,8 @@ fn values_that_are_refused() {
 #[test]
 fn models_that_are_not_there_are_missed_before_anything_is_measured() {
     let missing = run(&mut pleach(["bench", &fixture("tiny-llama"), "/no/such/model"]));
-    let message = "error: there is no model `/no/such/model`: it is no path and no hub id\n";
-    let hint =
-        "hint: a model is a folder, a `.gguf` file, or `org/name` in the Hugging Face cache; nothing is downloaded\n";
+    let message = "error: there is no model `/no/such/model`: no file or folder has this name\n";
+    let hint = "hint: a model is a folder, a `.gguf` file, or `org/name` of the Hugging Face hub\n";
     assert_eq!(missing, refused(1, &format!("{message}{hint}")));
 }
 

@@ -4,7 +4,15 @@
 
 mod answers;
 mod bench;
+#[cfg(unix)]
+mod chat;
+mod downloads;
+#[path = "../../../hub/tests/suite/fake_hub.rs"]
+mod fake_hub;
+mod looks;
 mod output;
+#[cfg(unix)]
+mod pty;
 mod refusals;
 #[cfg(unix)]
 mod stopping;

@@ -122,17 +122,33 @@ fn arguments_that_make_no_sense() {
 
 #[test]
 fn models_that_are_not_there() {
-    let hint =
-        "hint: a model is a folder, a `.gguf` file, or `org/name` in the Hugging Face cache; nothing is downloaded\n";
+    let hint = "hint: a model is a folder, a `.gguf` file, or `org/name` of the Hugging Face hub\n";
     let missing = run(&mut pleach(["run", "/no/such/model", "hi"]));
-    let message = "error: there is no model `/no/such/model`: it is no path and no hub id\n";
+    let message = "error: there is no model `/no/such/model`: no file or folder has this name\n";
     assert_eq!(missing, refused(1, &format!("{message}{hint}")));
 
     let cache = TempDir::new().unwrap();
-    let uncached = run(pleach(["run", "org/name", "hi"]).env("HF_HUB_CACHE", cache.path()));
-    let place = cache.path().join("models--org--name");
-    let message = format!("error: there is no model `org/name`: it is no path and not in `{}`\n", place.display());
+    let uncached = run(pleach(["run", "org/name", "hi", "--offline"]).env("HF_HUB_CACHE", cache.path()));
+    let place = cache.path().display();
+    let message = format!("error: `org/name` is not in `{place}`, or not all of it, and the network is not used\n");
+    let hint = "hint: `pleach pull` fetches it when the network may be used\n";
     assert_eq!(uncached, refused(1, &format!("{message}{hint}")));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_model_variable_that_is_no_text_is_not_passed_over() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = std::ffi::OsStr::from_bytes(b"models/\xff");
+    let run = run(pleach(["run", "hi"]).env("PLEACH_MODEL", name));
+    let message = "error: `PLEACH_MODEL` is `models/\u{fffd}`, but must be UTF-8 text\n";
+    assert_eq!(run, refused(2, &format!("{message}{SEE_HELP}")));
+}
+
+#[test]
+fn errors_do_not_command_the_terminal() {
+    let run = run(&mut pleach(["run", "/no\u{1b}[2J/model", "hi"]));
+    assert!(run.stderr.starts_with("error: there is no model `/no␛[2J/model`"), "{}", run.stderr);
 }
 
 #[test]
@@ -154,7 +170,8 @@ fn no_default_model() {
         folder.parent().unwrap().join("share/pleach/models").display(),
         home.path().join("cache/pleach/models").display(),
     );
-    let hint = "hint: `scripts/fetch-model.sh` fetches a small one; or name yours with `--model` or PLEACH_MODEL\n";
+    let hint = "hint: `scripts/fetch-model.sh` fetches a small one; or name one with `--model`, such as a model of the \
+                Hugging Face hub\n";
     assert_eq!(run, refused(1, &format!("{message}{hint}")));
 }
 
@@ -206,15 +223,34 @@ fn texts_that_cannot_be_read() {
     assert!(malformed.stderr.starts_with("error: standard input is not a JSON list of chat messages\n  caused by: "));
     assert!(malformed.stderr.ends_with("hint: expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`\n"));
 
+    // Names of this program's types are nobody's business.
+    let wrong = run(pleach(["run", &model, "--messages", "-"]).write_stdin("[5]"));
+    assert!(
+        wrong.stderr.contains("invalid type: integer `5`, expected a message, which is an object"),
+        "{}",
+        wrong.stderr
+    );
+
     let bytes = run(pleach(["run", &model]).write_stdin(vec![b'a', 0xff]));
     let message = "error: standard input is not UTF-8 text: byte 1 is 0xff\nhint: convert it to UTF-8 first\n";
     assert_eq!(bytes, refused(1, message));
 }
 
+/// They are known to be wrong only once the model is there, and named all the same.
+#[test]
+fn values_that_the_model_refuses_name_their_flag() {
+    let stops = vec!["--stop=x"; 65];
+    let message = "error: `--stop` is given 65 times, but must be given at most 64 times\n";
+    assert_eq!(asked(&stops), refused(2, &format!("{message}{SEE_HELP}")));
+    let message =
+        "error: `--template-arg` is `messages=...`, but must be a variable that the prompt does not set itself\n";
+    assert_eq!(asked(&["--template-arg", "messages=[]"]), refused(2, &format!("{message}{SEE_HELP}")));
+}
+
 #[test]
 fn contexts_that_do_not_fit() {
     let beyond = "error: a context of 5000 tokens was asked for, but the model was made for at most 4096\n";
-    assert_eq!(asked(&["--ctx", "5000"]), refused(1, &format!("{beyond}hint: leave `--ctx` out to have it chosen\n")));
+    assert_eq!(asked(&["--ctx", "5000"]), refused(2, &format!("{beyond}hint: leave `--ctx` out to have it chosen\n")));
     let long = asked(&["--ctx", "10"]);
     assert_eq!(long.code, Some(1));
     assert!(long.stderr.starts_with("error: the prompt has "), "{}", long.stderr);

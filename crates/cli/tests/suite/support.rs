@@ -36,12 +36,11 @@ pub(crate) fn pleach<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Comman
 /// The same for tests that need its pipes.
 pub(crate) fn bare() -> std::process::Command {
     let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("pleach"));
-    let variables =
-        ["MODEL", "CTX", "THREADS", "DEVICE", "KV_CACHE", "ACTIVATIONS", "SPEC", "SPEC_BUDGET", "DRAFT_MODEL"];
-    for name in variables {
-        command.env_remove(format!("PLEACH_{name}"));
+    let names = std::env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| ["PLEACH_", "HF_"].iter().any(|start| name.to_string_lossy().starts_with(start))) {
+        command.env_remove(name);
     }
-    command.env_remove("NO_COLOR").env("TERM", "xterm");
+    command.env_remove("NO_COLOR").env_remove("HUGGINGFACE_HUB_CACHE").env("TERM", "xterm");
     command
 }
 

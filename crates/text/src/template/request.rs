@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value as Json};
 
 use crate::error::TextError;
@@ -48,6 +48,7 @@ impl ChatRequest {
 
 /// One message of a conversation, in the form of the OpenAI chat protocol. Unknown fields are ignored.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(expecting = "a message, which is an object with `role` and `content`")]
 pub struct Message {
     /// Who speaks.
     pub role: Role,
@@ -66,6 +67,13 @@ pub struct Message {
     /// The call that a tool message answers.
     #[serde(default)]
     pub tool_call_id: Option<String>,
+}
+
+/// In the form that it is read from.
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_template().serialize(serializer)
+    }
 }
 
 impl Message {
@@ -265,6 +273,7 @@ pub struct FunctionCall {
 impl<'de> Deserialize<'de> for ToolCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        #[serde(expecting = "a tool call, which is an object with `function`")]
         struct Wire {
             id: Option<String>,
             function: Option<WireFunction>,
@@ -272,6 +281,7 @@ impl<'de> Deserialize<'de> for ToolCall {
             arguments: Option<Json>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "a function, which is an object with `name` and `arguments`")]
         struct WireFunction {
             name: String,
             arguments: Option<Json>,

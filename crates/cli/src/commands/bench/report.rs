@@ -8,10 +8,10 @@ use super::json::Object;
 use super::measure::{Measured, TestResult, Throughput};
 use super::plan::Test;
 use super::statistics::Statistics;
-use super::table::Table;
 use crate::args::ReportForm;
 use crate::error::CliError;
 use crate::footer::{duration, significant, size};
+use crate::table::Table;
 
 /// Prints tables as they come, and an object at the end.
 #[derive(Debug)]

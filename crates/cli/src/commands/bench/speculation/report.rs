@@ -4,11 +4,11 @@ use serde::Serialize;
 
 use super::super::report::print;
 use super::super::statistics::Statistics;
-use super::super::table::Table;
 use super::{Category, Sample, SpecRun};
 use crate::args::ReportForm;
 use crate::error::CliError;
 use crate::footer::{aligned, significant};
+use crate::table::Table;
 
 /// Prints tables as they come, and an object at the end.
 #[derive(Debug)]

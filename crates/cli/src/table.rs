@@ -2,24 +2,24 @@
 
 /// Words in rows and columns; the first column is a label, the others are numbers.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(super) fn new(header: &[&'static str]) -> Self {
+    pub(crate) fn new(header: &[&'static str]) -> Self {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as the header has.
-    pub(super) fn push(&mut self, row: Vec<String>) {
+    pub(crate) fn push(&mut self, row: Vec<String>) {
         debug_assert_eq!(row.len(), self.header.len());
         self.rows.push(row);
     }
 
     /// Columns below each other, two spaces between them.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let widths = self.widths();
         let line = |cells: Vec<&str>| {
             let padded = cells.into_iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
@@ -33,7 +33,7 @@ impl Table {
     }
 
     /// With the bars of Markdown.
-    pub(super) fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
         let rule = format!("|---|{}\n", "---:|".repeat(self.header.len().saturating_sub(1)));
         let rows = self.rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));

@@ -1,0 +1,251 @@
+//! `pleach chat`: a conversation on the terminal.
+
+mod answer;
+mod command;
+mod input;
+mod settings;
+mod store;
+
+use std::path::Path;
+
+use pleach_engine::{ChatSession, Content, EngineError, Message, Role, SpecBudget};
+
+use crate::args::{ChatArgs, ChatFlags, ConversationFlags, SamplingFlags};
+use crate::error::{CliError, End};
+use crate::interrupt::Interrupts;
+use crate::loaded::Loaded;
+use crate::output::say;
+use crate::progress::Progress;
+use crate::render::Thoughts;
+use crate::style::Style;
+
+use answer::Answerer;
+use command::{Command, Switch, Thinking};
+use input::{Input, Line};
+use settings::SettingsView;
+use store::Store;
+
+/// A conversation with all that belongs to it.
+struct Chat {
+    talk: ChatSession,
+    answerer: Answerer,
+    store: Store,
+    model: String,
+    /// The seed that answers are drawn with; asking again takes the next.
+    seed: u64,
+}
+
+/// Talks until the user leaves.
+pub(crate) fn chat(args: ChatArgs) -> Result<End, CliError> {
+    let ChatArgs { name, conversation, mut model, sampling, look } = args;
+    let named = match (name, model.model.take()) {
+        (Some(first), Some(second)) => return Err(CliError::TwoModels { first, second }),
+        (first, second) => first.or(second),
+    };
+    let interrupts = Interrupts::listen()?;
+    let mut progress = Progress::new(Style::of_stderr(), look.quiet);
+    let loaded = Loaded::open(named.as_deref(), &model, &mut progress)?;
+    let mut chat = Chat::new(loaded, interrupts, &look)?;
+    chat.begin(&conversation, &sampling, model.spec.spec_budget);
+    if let Some(file) = &look.load {
+        chat.load(file)?;
+    }
+    let mut input = Input::open(look.history)?;
+    if input.is_terminal() && !look.quiet {
+        chat.greet();
+    }
+    chat.talk_until_end(&mut input)?;
+    Ok(End::Done)
+}
+
+impl Chat {
+    fn new(loaded: Loaded, interrupts: Interrupts, look: &ChatFlags) -> Result<Self, CliError> {
+        if !loaded.engine.has_chat_template() {
+            return Err(CliError::Engine(EngineError::NoChatTemplate));
+        }
+        let talk = ChatSession::new(loaded.engine.session().map_err(CliError::from_engine)?);
+        let model = loaded.located.name.clone();
+        let answerer = Answerer::new(loaded, interrupts, look);
+        Ok(Self { talk, answerer, store: Store::default(), model, seed: 0 })
+    }
+
+    /// Takes over what the flags ask for.
+    fn begin(&mut self, conversation: &ConversationFlags, sampling: &SamplingFlags, budget: SpecBudget) {
+        conversation.apply(self.talk.chat_mut());
+        self.talk.set_system(conversation.system.as_deref().unwrap_or_default());
+        let settings = self.talk.settings_mut();
+        settings.sampling = sampling.sampling();
+        settings.max_tokens = sampling.max_tokens;
+        settings.stop.clone_from(&sampling.stop);
+        settings.ignore_eos = sampling.ignore_eos;
+        settings.spec_budget = budget;
+        self.seed = settings.sampling.seed.unwrap_or_default();
+    }
+
+    fn greet(&self) {
+        let info = self.answerer.engine().info();
+        let style = Style::of_stderr();
+        say(&format!("{}, {} tokens of context", self.model, info.context));
+        say(&style.dim("/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves"));
+    }
+
+    fn talk_until_end(&mut self, input: &mut Input) -> Result<(), CliError> {
+        // A Ctrl-C at an empty prompt leaves if it follows another one.
+        let mut interrupted = false;
+        loop {
+            match input.line()? {
+                Line::End => return Ok(()),
+                Line::Interrupted { was_empty: true } if interrupted => return Ok(()),
+                Line::Interrupted { was_empty } => {
+                    interrupted = was_empty;
+                    if was_empty {
+                        say(&Style::of_stderr().dim("Ctrl-C once more leaves; so do Ctrl-D and /exit"));
+                    }
+                }
+                Line::Text(text) if text.trim().is_empty() => {}
+                Line::Text(text) => match Command::parse(&text) {
+                    Ok(Command::Exit) => return Ok(()),
+                    Ok(command) => interrupted = self.execute(command)?,
+                    Err(refusal) => {
+                        interrupted = false;
+                        say(&format!("error: {refusal}\nhint: /help lists commands"));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Does one thing; true if an answer was stopped with Ctrl-C. What the user can mend is said and ends nothing.
+    fn execute(&mut self, command: Command) -> Result<bool, CliError> {
+        match self.try_execute(command) {
+            Err(error) if !error.ends_chat() => {
+                error.print();
+                Ok(false)
+            }
+            other => other,
+        }
+    }
+
+    fn try_execute(&mut self, command: Command) -> Result<bool, CliError> {
+        match command {
+            Command::Ask(question) => return self.ask(&question),
+            Command::Retry => return self.retry(),
+            Command::Help => say(command::HELP),
+            Command::Clear => {
+                self.talk.clear();
+                say("the conversation is empty now");
+            }
+            Command::Undo => match self.talk.undo() {
+                Some(question) => say(&format!("took back: {}", first_line(&question.content))),
+                None => say("there is nothing to take back"),
+            },
+            Command::System(None) => self.show_system(),
+            Command::System(Some(text)) => {
+                self.talk.set_system(&text);
+                say(if text.is_empty() { "no instructions" } else { "instructions are set" });
+            }
+            Command::Set(None) => self.settings().lines().iter().for_each(|line| say(line)),
+            Command::Set(Some((name, value))) => {
+                say(&self.settings().set(&name, &value)?);
+                self.seed = self.talk.settings_mut().sampling.seed.unwrap_or_default();
+            }
+            Command::Save { file, replace } => {
+                say(&self.store.save(Path::new(&file), self.talk.messages(), replace)?)
+            }
+            Command::Load(file) => self.load(Path::new(&file))?,
+            Command::Think(thinking) => self.think(thinking),
+            Command::Stats(switch) => self.stats(switch),
+            Command::Exit => {}
+        }
+        Ok(false)
+    }
+
+    fn ask(&mut self, question: &str) -> Result<bool, CliError> {
+        self.talk.settings_mut().sampling.seed = Some(self.seed);
+        self.answerer.answer(&mut self.talk, question)
+    }
+
+    /// Asks the last question again. Another seed makes another answer, but for a model that takes the likeliest token.
+    fn retry(&mut self) -> Result<bool, CliError> {
+        let Some(question) = self.talk.undo() else {
+            say("there is no question to ask again");
+            return Ok(false);
+        };
+        let Content::Text(text) = &question.content else {
+            say("the last question has parts that are no text, and cannot be asked again");
+            self.talk.push(question);
+            return Ok(false);
+        };
+        let makers = self.answerer.engine().generation_config();
+        if self.talk.settings_mut().sampling.resolve(makers).temperature == 0.0 {
+            say("hint: at temperature 0 the answer is always the same; /set temperature 0.7 makes others");
+        }
+        self.seed = self.seed.wrapping_add(1);
+        self.ask(text)
+    }
+
+    fn load(&mut self, file: &Path) -> Result<(), CliError> {
+        let messages = self.store.load(file)?;
+        let count = messages.len();
+        let is_question = messages.last().is_some_and(|message| message.role == Role::User);
+        self.talk.chat_mut().messages = messages;
+        let next = if is_question { "; /retry answers the last one" } else { "" };
+        say(&format!("loaded {count} messages from {}{next}", file.display()));
+        Ok(())
+    }
+
+    fn show_system(&self) {
+        let is_system = |message: &&Message| message.role == Role::System;
+        match self.talk.messages().iter().find(is_system).map(|message| &message.content) {
+            Some(Content::Text(text)) => say(text),
+            _ => say("no instructions; /system TEXT gives some"),
+        }
+    }
+
+    fn think(&mut self, thinking: Thinking) {
+        match thinking {
+            Thinking::Show => self.answerer.thoughts = Thoughts::Shown,
+            Thinking::Hide => self.answerer.thoughts = Thoughts::Hidden,
+            Thinking::On | Thinking::Off => {
+                let variable = "enable_thinking".to_owned();
+                self.talk.chat_mut().kwargs.insert(variable, (thinking == Thinking::On).into());
+            }
+            Thinking::Tell => {}
+        }
+        let asked = match self.talk.chat_mut().kwargs.get("enable_thinking").and_then(serde_json::Value::as_bool) {
+            Some(true) => "on",
+            Some(false) => "off",
+            None => "as the model likes",
+        };
+        let shown = if self.answerer.thoughts == Thoughts::Shown { "shown" } else { "hidden" };
+        say(&format!("thinking is {asked}, thoughts are {shown}"));
+    }
+
+    fn stats(&mut self, switch: Switch) {
+        match switch {
+            Switch::Now => self.answerer.say_stats(),
+            Switch::On | Switch::Off => {
+                self.answerer.stats = switch == Switch::On;
+                say(if self.answerer.stats { "statistics follow each answer" } else { "no statistics after answers" });
+            }
+        }
+    }
+
+    fn settings(&mut self) -> SettingsView<'_> {
+        let engine = self.answerer.engine();
+        SettingsView {
+            makers: engine.generation_config(),
+            vocab_size: engine.info().vocab_size,
+            settings: self.talk.settings_mut(),
+        }
+    }
+}
+
+/// The start of a message, to be recognized by.
+fn first_line(content: &Content) -> String {
+    const MOST: usize = 60;
+    let Content::Text(text) = content else { return "a message with parts".to_owned() };
+    let line = text.lines().next().unwrap_or_default();
+    let start: String = line.chars().take(MOST).collect();
+    if start.len() < text.len() { format!("{start}…") } else { start }
+}

@@ -1,0 +1,104 @@
+//! One answer of a conversation, as it is written.
+
+use std::io::{self, IsTerminal as _};
+
+use pleach_engine::{ChatSession, EnergyMeter, Engine, Event, FinishReason, Finished, Reply};
+
+use crate::args::ChatFlags;
+use crate::error::CliError;
+use crate::footer;
+use crate::interrupt::Interrupts;
+use crate::loaded::Loaded;
+use crate::measure::{Measured, Meter};
+use crate::output::say;
+use crate::progress::Progress;
+use crate::render::{AnswerWriter, Thoughts};
+use crate::style::Style;
+
+/// Asks, shows answers, and remembers what the last one took.
+pub(super) struct Answerer {
+    loaded: Loaded,
+    interrupts: Interrupts,
+    quiet: bool,
+    last: Option<Measured>,
+    pub(super) thoughts: Thoughts,
+    /// Whether statistics follow each answer.
+    pub(super) stats: bool,
+}
+
+impl Answerer {
+    pub(super) fn new(loaded: Loaded, interrupts: Interrupts, look: &ChatFlags) -> Self {
+        let thoughts = if look.hide_thoughts { Thoughts::Hidden } else { Thoughts::Shown };
+        Self { loaded, interrupts, quiet: look.quiet, last: None, thoughts, stats: look.stats }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.loaded.engine
+    }
+
+    /// Asks a question and shows the answer; true if Ctrl-C stopped it. What was written until then is part of the
+    /// conversation.
+    pub(super) fn answer(&mut self, talk: &mut ChatSession, question: &str) -> Result<bool, CliError> {
+        talk.settings_mut().cancel = self.interrupts.stoppable();
+        let meter = Meter::start(EnergyMeter::open());
+        let mut reply = talk.ask(question).map_err(CliError::from_engine)?;
+        if !self.quiet {
+            reply.generation().notes().iter().for_each(|note| say(&format!("warning: {note}")));
+        }
+        let measured = self.show(&mut reply, meter)?;
+        let reason = measured.finished.reason.clone();
+        self.last = Some(measured);
+        if reason == FinishReason::Length {
+            say("warning: the answer was cut off where max-tokens or the context ends");
+        }
+        if self.stats {
+            self.say_stats();
+        }
+        if io::stdout().is_terminal() {
+            say("");
+        }
+        Ok(reason == FinishReason::Cancelled)
+    }
+
+    fn show(&self, reply: &mut Reply<'_>, mut meter: Meter) -> Result<Measured, CliError> {
+        let mut progress = Progress::new(Style::of_stderr(), self.quiet);
+        let mut writer = AnswerWriter::new(io::stdout().lock(), Style::of_stdout(), self.thoughts);
+        let finished = self.follow(reply, &mut writer, &mut meter, &mut progress);
+        progress.clear();
+        writer.finish().map_err(CliError::Write)?;
+        Ok(Measured::new(finished?, self.loaded.load, meter))
+    }
+
+    fn follow(
+        &self,
+        reply: &mut Reply<'_>,
+        writer: &mut AnswerWriter<io::StdoutLock<'static>>,
+        meter: &mut Meter,
+        progress: &mut Progress,
+    ) -> Result<Finished, CliError> {
+        for event in reply {
+            let event = event.map_err(CliError::from_engine)?;
+            meter.event(&event);
+            match &event {
+                Event::Reasoning(_) if self.thoughts == Thoughts::Hidden => progress.show("thinking"),
+                // Tokens of a thought that is left out change nothing that is seen.
+                Event::Token(_) => {}
+                event => progress.event(event),
+            }
+            if let Event::Finished(finished) = event {
+                return Ok(finished);
+            }
+            writer.event(&event).map_err(CliError::Write)?;
+        }
+        unreachable!("the last event of a request is that it finished, or an error")
+    }
+
+    /// The statistics of the last answer.
+    pub(super) fn say_stats(&self) {
+        let style = Style::of_stderr();
+        match &self.last {
+            Some(measured) => footer::lines(measured).iter().for_each(|line| say(&style.dim(line))),
+            None => say("there was no answer yet"),
+        }
+    }
+}

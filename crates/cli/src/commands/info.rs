@@ -1,0 +1,152 @@
+//! `pleach info`: where a model is, and what the hub has of it.
+
+use pleach_engine::{Environment, Located, locate};
+use pleach_hub::{CachedModel, Hub, HubError, ModelId, RemoteModel, Resolved};
+use serde_json::{Value, json};
+
+use super::list::bytes_of;
+use crate::args::InfoArgs;
+use crate::error::{CliError, End};
+use crate::footer::{self, aligned};
+use crate::models::{Finder, hub_id};
+use crate::output::{print_json, print_text};
+
+/// Everything that is known of a model of the hub.
+struct Known {
+    id: ModelId,
+    cached: Option<CachedModel>,
+    resolved: Result<Resolved, HubError>,
+    remote: Result<RemoteModel, HubError>,
+}
+
+/// Prints what is known of the model.
+pub(crate) fn info(args: &InfoArgs) -> Result<End, CliError> {
+    let Some(id) = hub_id(&args.model) else {
+        let located = locate(Some(&args.model), &Environment::of_process()).map_err(CliError::from_engine)?;
+        local(&located, args.json)?;
+        return Ok(End::Done);
+    };
+    let known = Known::new(id, &Finder::new(&args.network).hub()?)?;
+    if args.json { print_json(&known.object()) } else { print_text(&known.text()) }?;
+    Ok(End::Done)
+}
+
+fn local(located: &Located, as_json: bool) -> Result<(), CliError> {
+    let (path, bytes) = (located.path.display().to_string(), bytes_of(&located.path));
+    if as_json {
+        return print_json(
+            &json!({ "model": located.name, "path": path, "size_bytes": bytes, "cached": null, "hub": null }),
+        );
+    }
+    let lines = [aligned("model", &located.name), aligned("path", &path), aligned("size", &footer::size(bytes))];
+    print_text(&format!("{}\n{}\n", lines.join("\n"), inspect_note(&path)))
+}
+
+fn inspect_note(name: &str) -> String {
+    format!("\n`pleach inspect {name}` says what is in it and what it takes.")
+}
+
+impl Known {
+    /// # Errors
+    /// What the hub says, if the cache has nothing either.
+    fn new(id: ModelId, hub: &Hub) -> Result<Self, CliError> {
+        let cached = hub.cache().model(&id.repo);
+        let resolved = hub.cached(&id);
+        let remote = hub.look(&id, &|_| {});
+        match remote {
+            Err(error) if cached.is_none() => Err(CliError::Hub(error)),
+            remote => Ok(Self { id, cached, resolved, remote }),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut lines = vec![aligned("model", &self.id.to_string())];
+        match (&self.resolved, &self.cached) {
+            (Ok(resolved), _) => {
+                lines.push(aligned("path", &resolved.path.display().to_string()));
+                lines.push(aligned("commit", &resolved.commit));
+            }
+            (Err(HubError::SeveralFiles { .. }), Some(_)) => lines.push(aligned("cache", "has several files of it")),
+            (Err(_), Some(_)) => lines.push(aligned("cache", "has a part of it, which does not open")),
+            (Err(_), None) => lines.push(aligned("cache", "does not have it")),
+        }
+        if let Some(cached) = &self.cached {
+            lines.push(aligned("on this machine", &footer::size(cached.size_bytes)));
+            let current = self.resolved.as_ref().map(|resolved| resolved.commit.as_str()).unwrap_or_default();
+            let snapshots = &cached.snapshots;
+            for file in
+                snapshots.iter().filter(|it| it.commit == current || snapshots.len() == 1).flat_map(|it| &it.files)
+            {
+                let size = file.size_bytes.map_or_else(|| "gone".to_owned(), footer::size);
+                lines.push(format!("  {:<48} {size}", file.path));
+            }
+        }
+        lines.extend(self.remote_lines());
+        if self.resolved.is_ok() {
+            lines.push(inspect_note(&self.id.to_string()));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    fn remote_lines(&self) -> Vec<String> {
+        let remote = match &self.remote {
+            Ok(remote) => remote,
+            Err(HubError::Offline { .. }) => return vec![aligned("hub", "not asked")],
+            Err(error) => return vec![aligned("hub", &format!("not available: {error}"))],
+        };
+        let is_current = self.resolved.as_ref().is_ok_and(|resolved| resolved.commit == remote.commit);
+        let news = match (&self.resolved, is_current) {
+            (Ok(_), true) => "has the same commit".to_owned(),
+            (Ok(_), false) => format!("has a newer one: `pleach pull {}` fetches it", self.id),
+            (Err(_), _) if remote.needed.is_empty() => "has several files: name one after a `:`".to_owned(),
+            (Err(_), _) => format!("`pleach pull {}` fetches {}", self.id, footer::size(needed_bytes(remote))),
+        };
+        let mut lines = vec![aligned("hub", &news)];
+        if self.resolved.is_err() {
+            let shown = |file: &&(pleach_hub::RepoPath, u64)| match remote.needed.as_slice() {
+                [] => file.0.as_str().ends_with(".gguf"),
+                needed => needed.contains(&file.0),
+            };
+            let files = remote.files.iter().filter(shown);
+            lines.extend(files.map(|(path, size)| format!("  {path:<48} {}", footer::size(*size))));
+        }
+        lines
+    }
+
+    fn object(&self) -> Value {
+        let cached = self.cached.as_ref().map(|cached| {
+            json!({
+                "folder": cached.path.display().to_string(),
+                "size_bytes": cached.size_bytes,
+                "unfinished_bytes": cached.incomplete_bytes,
+                "broken_files": cached.broken(),
+                "snapshots": cached.snapshots.iter().map(|snapshot| json!({
+                    "commit": snapshot.commit,
+                    "refs": snapshot.refs,
+                    "files": snapshot.files.iter().map(|file| json!({
+                        "name": file.path.as_str(), "size_bytes": file.size_bytes,
+                    })).collect::<Value>(),
+                })).collect::<Value>(),
+            })
+        });
+        let hub = self.remote.as_ref().ok().map(|remote| {
+            let files = remote.files.iter();
+            json!({
+                "commit": remote.commit,
+                "files": files.map(|(path, size)| json!({ "name": path.as_str(), "size_bytes": size })).collect::<Value>(),
+                "needed": remote.needed.iter().map(|path| path.as_str()).collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "model": self.id.to_string(),
+            "path": self.resolved.as_ref().ok().map(|resolved| resolved.path.display().to_string()),
+            "size_bytes": self.cached.as_ref().map(|cached| cached.size_bytes),
+            "cached": cached,
+            "hub": hub,
+        })
+    }
+}
+
+fn needed_bytes(remote: &RemoteModel) -> u64 {
+    remote.files.iter().filter(|(path, _)| remote.needed.contains(path)).map(|(_, size)| size).sum()
+}

@@ -1,0 +1,91 @@
+//! From what the user calls a model to its files: a path, a model of the hub, or the default.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use pleach_engine::{Environment, Located, locate};
+use pleach_hub::{Hub, HubOptions, ModelId};
+
+use crate::args::NetworkFlags;
+use crate::download::Download;
+use crate::error::CliError;
+use crate::progress::Progress;
+
+/// Finds models, and downloads those that are not there unless it may not.
+#[derive(Debug)]
+pub(crate) struct Finder {
+    offline: bool,
+}
+
+impl Finder {
+    pub(crate) fn new(flags: &NetworkFlags) -> Self {
+        Self { offline: flags.offline }
+    }
+
+    /// The model of that name; without one, that of `PLEACH_MODEL`, then the default.
+    pub(crate) fn find(&self, model: Option<&str>, progress: &mut Progress) -> Result<Located, CliError> {
+        let from_environment = if model.is_none() { model_variable()? } else { None };
+        let model = model.or(from_environment.as_deref());
+        let Some((name, id)) = model.and_then(|name| Some((name, hub_id(name)?))) else {
+            return locate(model, &Environment::of_process()).map_err(CliError::from_engine);
+        };
+        let hub = self.hub()?;
+        let resolved = match hub.cached(&id) {
+            Err(_) if !hub.options().offline => Download::start(&id, progress).run(&hub)?.model,
+            cached => cached.map_err(CliError::Hub)?,
+        };
+        Ok(Located { path: resolved.path, name: name.to_owned() })
+    }
+
+    /// The same for a draft model, which has no default.
+    pub(crate) fn find_path(&self, path: &Path, progress: &mut Progress) -> Result<PathBuf, CliError> {
+        match path.to_str().filter(|name| hub_id(name).is_some()) {
+            Some(name) => Ok(self.find(Some(name), progress)?.path),
+            None => Ok(path.to_owned()),
+        }
+    }
+
+    /// The hub that this process is told to use.
+    pub(crate) fn hub(&self) -> Result<Hub, CliError> {
+        let mut options = HubOptions::of_process().map_err(CliError::Hub)?;
+        options.offline |= self.offline;
+        Ok(Hub::new(options))
+    }
+}
+
+/// The id, if the name is meant as one: it is no path that exists, has an owner, and does not look like a file.
+pub(crate) fn hub_id(name: &str) -> Option<ModelId> {
+    let looks_like_file = name.to_ascii_lowercase().ends_with(".gguf") && !name.contains(':');
+    if !name.contains('/') || looks_like_file || Path::new(name).exists() {
+        return None;
+    }
+    ModelId::parse(name).ok()
+}
+
+/// `PLEACH_MODEL`. What is no text names no model, and asking another one in its place would be wrong.
+fn model_variable() -> Result<Option<String>, CliError> {
+    match env::var("PLEACH_MODEL") {
+        Ok(model) => Ok(Some(model).filter(|model| !model.is_empty())),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(found)) => Err(CliError::BadValue {
+            name: "PLEACH_MODEL".to_owned(),
+            found: format!("`{}`", found.to_string_lossy()),
+            allowed: "UTF-8 text".to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_told_from_ids() {
+        for id in ["Qwen/Qwen3-0.6B", "a/b:Q4_K_M", "a/b:c.gguf", "a/b@v1"] {
+            assert!(hub_id(id).is_some(), "{id}");
+        }
+        for path in ["./a", "/no/such/model", "models/x.gguf", "smollm", "a/b/c", "../src", "a\\b"] {
+            assert!(hub_id(path).is_none(), "{path}");
+        }
+    }
+}
