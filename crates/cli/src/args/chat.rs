@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser as _};
 
 use super::{ConversationFlags, HELP_HEADING_OUTPUT, ModelFlags, SamplingFlags};
 
@@ -41,7 +41,7 @@ pub(crate) struct ChatFlags {
     #[arg(long, value_name = "FILE")]
     pub(crate) load: Option<PathBuf>,
     /// Where typed lines are kept for the next time; empty for nowhere [default: pleach/history in XDG_STATE_HOME].
-    #[arg(long, value_name = "FILE", env = "PLEACH_HISTORY", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", env = "PLEACH_HISTORY", hide_env_values = true, value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) history: Option<PathBuf>,
     /// Leave the model's thoughts out.
     #[arg(long, env = "PLEACH_HIDE_THOUGHTS", hide_env_values = true, value_parser = FalseyValueParser::new())]

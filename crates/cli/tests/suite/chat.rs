@@ -197,14 +197,15 @@ fn typed_lines_are_remembered() {
 #[test]
 fn a_pleach_without_a_prompt_is_a_conversation() {
     let home = TempDir::new().unwrap();
-    let history = home.path().join("history");
     let model = fixture("tiny-llama");
-    let variables = [("PLEACH_HISTORY", history.to_str().unwrap()), ("PLEACH_MODEL", model.as_str())];
+    // An empty name keeps no history.
+    let variables = [("PLEACH_HISTORY", ""), ("PLEACH_MODEL", model.as_str()), ("HOME", home.path().to_str().unwrap())];
     let mut terminal = Terminal::start(&[], &variables);
     terminal.see("tiny-llama, ");
     terminal.see_prompt();
     terminal.keys(CTRL_D);
     assert_eq!(terminal.end(), 0);
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
 }
 
 /// Nothing waits for a load that nobody wants any more.
