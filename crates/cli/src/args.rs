@@ -6,6 +6,7 @@ mod chat;
 mod refusal;
 mod values;
 
+use std::env;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -388,6 +389,8 @@ impl GenerateFlags {
     /// The same for a conversation, of somebody who gave no prompt.
     pub(crate) fn into_chat(self) -> ChatArgs {
         let look = ChatFlags {
+            // The flag is one of `chat` alone; its variable is for both.
+            history: env::var_os("PLEACH_HISTORY").map(PathBuf::from),
             hide_thoughts: self.output.hide_thoughts,
             stats: self.output.verbose,
             quiet: self.output.quiet,
