@@ -56,9 +56,10 @@ pub(crate) struct Share {
     trials: f32,
 }
 
-/// The guesses of one step, with the bins that they are counted in.
+/// The nodes of one step's tree after the root, with the bins that guesses are counted in; tokens that were forced are in
+/// none.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Guesses(Vec<(Guess, Bin)>);
+pub(crate) struct Guesses(Vec<(Guess, Option<Bin>)>);
 
 impl Honesty {
     fn ratio(self) -> f32 {
@@ -95,7 +96,7 @@ impl Calibration {
             let Some(guess) = tree.guess(node) else { continue };
             let belief = guess.log_prob.exp();
             let bin = bin(belief, guess.depth, source);
-            guesses.0.push((guess, bin));
+            guesses.0.push((guess, Some(bin)));
             tree.believe(node, self.bins[bin.0].rate(belief * honesty, PRIOR).ln());
         }
     }
@@ -111,8 +112,10 @@ impl Calibration {
             for (index, (guess, bin)) in guesses.0.iter().enumerate().filter(|(_, (guess, _))| guess.parent == visited)
             {
                 let hit = guess.token == token;
-                self.bins[bin.0].record(hit);
-                self.honesty[bin.0 / SOURCE_BINS].record(guess.log_prob.exp(), hit);
+                if let Some(Bin(bin)) = *bin {
+                    self.bins[bin].record(hit);
+                    self.honesty[bin / SOURCE_BINS].record(guess.log_prob.exp(), hit);
+                }
                 next = if hit { Some(index + 1) } else { next };
             }
             let Some(next) = next else { break };
@@ -122,8 +125,10 @@ impl Calibration {
 }
 
 impl Guesses {
-    pub(crate) fn clear(&mut self) {
+    /// Starts a step whose tree has some nodes already: they are certain, and nobody's guesses.
+    pub(crate) fn begin(&mut self, tree: &TreeBuilder) {
         self.0.clear();
+        self.0.extend((1..tree.num_nodes()).filter_map(|node| Some((tree.guess(node)?, None))));
     }
 }
 
@@ -166,6 +171,25 @@ mod tests {
         let calibrated = round(&mut calibration, 0.3, 1);
         assert!((calibrated - 0.75).abs() < 0.05, "{calibrated}");
         assert_eq!(round(&mut calibration, 0.9, 1), 0.9, "what is too modest elsewhere is not raised here");
+    }
+
+    /// What a constraint forces is certain, and no drafter's merit.
+    #[test]
+    fn forced_tokens_are_believed_and_not_judged() {
+        let mut tree = TreeBuilder::new(0, 0, 8, 50);
+        let forced = tree.add(TreeBuilder::ROOT, 1, 0.0).unwrap();
+        let (mut calibration, mut guesses) = (Calibration::new(), Guesses::default());
+        (0..20).for_each(|_| assert!(round(&mut calibration, 1.0, 2) > 0.0));
+        let before = calibration.clone();
+        guesses.begin(&tree);
+        let guess = tree.add(forced, 2, 0.5f32.ln()).unwrap();
+        calibration.apply(&mut tree, &mut guesses, Source::Quick);
+        assert_eq!(tree.guess(forced).unwrap().log_prob, 0.0);
+        assert!(tree.guess(guess).unwrap().log_prob < 0.5f32.ln(), "a boaster is not believed below it either");
+        calibration.record(&guesses, &[1, 2]);
+        let (first, second) = (bin(1.0, 1, Source::Quick).0, bin(0.5, 2, Source::Quick).0);
+        assert_eq!(calibration.bins[first], before.bins[first]);
+        assert_ne!(calibration.bins[second], before.bins[second]);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::{History, Sampler, Step, Target, TreeBuilder};
 pub trait Drafter<T: Target + ?Sized> {
     /// Adds branches to a tree that other drafters may have added to before.
     ///
-    /// More than `context.budget` nodes are pruned to the likeliest.
+    /// Called once before every pass, also where there is no room for guesses, with a budget of 1. More than
+    /// `context.budget` nodes are pruned to the likeliest.
     ///
     /// # Errors
     ///

@@ -119,13 +119,14 @@ impl Generation {
         let max_depth = self.tokens_left() - 1;
         let root = self.history.tokens()[self.committed];
         let mut tree = TreeBuilder::new(root, self.committed, max_depth, self.sampler.vocab_size());
-        if max_depth > 0 && self.budget > 1 {
-            tree.add_branch(TreeBuilder::ROOT, &constraint.forced(max_depth.min(self.budget - 1)), 0.0);
-            let context =
-                DraftContext { history: &self.history, budget: self.budget, least_chance: 0.0, sampler: &self.sampler };
-            drafter.draft(target, context, &mut tree).map_err(StepError::Target)?;
+        let budget = if max_depth == 0 { 1 } else { self.budget };
+        if budget > 1 {
+            tree.add_branch(TreeBuilder::ROOT, &constraint.forced(max_depth.min(budget - 1)), 0.0);
         }
-        Ok(tree.build(self.budget))
+        // Asked even where there is no room for guesses: what it observes afterwards belongs to this step.
+        let context = DraftContext { history: &self.history, budget, least_chance: 0.0, sampler: &self.sampler };
+        drafter.draft(target, context, &mut tree).map_err(StepError::Target)?;
+        Ok(tree.build(budget))
     }
 
     /// Draws the tokens that a verified tree allows. The rows of the answer are then to be committed.

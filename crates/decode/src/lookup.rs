@@ -109,10 +109,12 @@ impl Lookup {
         if let Some((parent, number)) = place.parent {
             self.drafted[parent].offered[number].1 = Some(self.drafted.len());
         }
-        self.drafted.push(Place { class, offered: votes.iter().map(|&(token, _)| (token, None)).collect() });
         let position = (text.len() + place.path.len()) as u64;
         let beliefs = votes.into_iter().map(|(token, votes)| (token, votes * share));
-        Foreseen::of(context.sampler, position, beliefs).into_log_probs()
+        let children = Foreseen::of(context.sampler, position, beliefs).into_log_probs();
+        // In the order of the children, which noise may have changed: places name each other by it.
+        self.drafted.push(Place { class, offered: children.iter().map(|&(token, _)| (token, None)).collect() });
+        children
     }
 }
 
@@ -285,6 +287,26 @@ mod tests {
             observe(&mut lookup, &range(20..27));
         }
         assert!(draft_with(&mut lookup, &text, 8, SamplingParams::default()).chances()[0] > 0.8);
+    }
+
+    /// Noise changes the order of the branches; each still leads to what followed it.
+    #[test]
+    fn places_follow_their_own_tokens_above_temperature_zero() {
+        let text = [1, 2, 3, 5, 1, 2, 4, 6, 1, 2, 3, 5, 1, 2, 4, 6, 1, 2];
+        let mut followed = [0; 2];
+        for seed in 0..20 {
+            let sampling = SamplingParams { temperature: 1.0, seed, ..SamplingParams::default() };
+            let mut lookup = Lookup::new();
+            draft_with(&mut lookup, &text, 64, sampling);
+            for (index, (token, follower)) in [(3, 5), (4, 6)].into_iter().enumerate() {
+                let (_, next) = lookup.drafted[0].offered.iter().find(|(offered, _)| *offered == token).unwrap();
+                // The less likely one may not be worth going on from.
+                let Some(next) = *next else { continue };
+                assert_eq!(lookup.drafted[next].offered[0].0, follower, "after {token}, seed {seed}");
+                followed[index] += 1;
+            }
+        }
+        assert!(followed.iter().all(|&times| times > 2), "{followed:?}");
     }
 
     /// Above temperature 0 the noise that will decide is known, so of two equal continuations it picks the likelier.

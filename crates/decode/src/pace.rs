@@ -274,7 +274,7 @@ where
 {
     fn draft(&mut self, target: &mut T, context: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error> {
         let began = self.clock.now();
-        self.round.guesses.clear();
+        self.round.guesses.begin(tree);
         self.round.asked = false;
         let most = self.most_rows(context.budget);
         let context = DraftContext { budget: most, least_chance: self.least_chance(most), ..context };

@@ -229,6 +229,25 @@ fn a_drafter_that_cannot_pay_is_never_asked() {
     assert_eq!((generation.stats().drafted(), drafter.spent().draft_s), (0, 0.0));
 }
 
+/// The last token of a limited text leaves no room for guesses: its step is booked for what it was, so the curve that later
+/// requests start from has no step in it that took twice as long.
+#[test]
+fn the_last_step_of_a_limited_text_is_booked_as_what_it_was() {
+    for tokens in [2, 3, 40] {
+        let clock = Hands::default();
+        let mut drafter = Paced::new(NoDraft, NoDraft, clock.clone(), Pace::Auto(64), CostCurve::default());
+        let mut target = Timed { target: fake(), clock: clock.clone(), cost: cpu };
+        let options = GenerationOptions { max_tokens: Some(tokens), budget: 64, ..GenerationOptions::new(VOCAB, 1000) };
+        let mut generation = Generation::new(options, &[1]).unwrap();
+        while generation.stopped().is_none() {
+            generation.step(&mut target, &mut drafter, &mut Unconstrained).unwrap();
+        }
+        let measured = drafter.costs().seconds(1).unwrap();
+        assert!((measured / cpu(1) - 1.0).abs() < 1e-9, "{tokens} tokens: {measured}");
+        assert!((drafter.spent().pass_s / clock.0.get() - 1.0).abs() < 1e-9, "{:?}", drafter.spent());
+    }
+}
+
 #[test]
 fn a_fixed_pace_drafts_always_and_keeps_to_its_rows() {
     let clock = Hands::default();
