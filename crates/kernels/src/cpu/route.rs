@@ -44,17 +44,32 @@ fn softmax(logits: &[f32], p: &mut [f32]) {
     p.iter_mut().for_each(|p| *p /= sum);
 }
 
-/// The largest of `p`, best first, ties to the lowest index; `p` is used up.
+/// The largest of `p`, best first, ties to the lowest index, no place twice; `p` is used up.
 fn choose(p: &mut [f32], chosen: &mut [i32], weights: &mut [f32]) {
+    // Probabilities are at least 0, what is no number is less than any, and what is taken is less than that.
+    let rank = |value: f32| if value.is_nan() { -1.0 } else { value };
     for (chosen, weight) in chosen.iter_mut().zip(weights) {
         let mut best = 0;
         for (i, &value) in p.iter().enumerate() {
-            // `p` is at least 0 where it is a number and not yet taken.
-            if value > p[best] || p[best].is_nan() && !value.is_nan() {
+            if rank(value) > rank(p[best]) {
                 best = i;
             }
         }
         (*chosen, *weight) = (i32::try_from(best).expect("a layer has far fewer than 2^31 experts"), p[best]);
         p[best] = f32::NEG_INFINITY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_expert_is_chosen_twice_even_of_broken_values() {
+        let (mut chosen, mut weights) = ([0; 3], [0.0; 3]);
+        choose(&mut [f32::NAN; 4], &mut chosen, &mut weights);
+        assert_eq!(chosen, [0, 1, 2]);
+        choose(&mut [0.2, f32::NAN, 0.5, 0.2], &mut chosen, &mut weights);
+        assert_eq!((chosen, weights), ([2, 0, 3], [0.5, 0.2, 0.2]));
     }
 }

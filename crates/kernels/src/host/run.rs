@@ -1,5 +1,7 @@
 //! One run of a pass, as the kernels see it.
 
+use std::panic::{self, AssertUnwindSafe};
+
 use bytemuck::Pod;
 
 use super::{Buffer, HostState};
@@ -46,9 +48,11 @@ impl<'a> Run<'a> {
     pub(crate) fn write<T: Pod, R>(&mut self, out: Tensor, fill: impl FnOnce(&mut Self, &mut [T]) -> R) -> R {
         let place = self.plan.buffer_of[out.index()];
         let mut buffer = std::mem::take(&mut self.buffers[place]);
-        let result = fill(self, buffer.slice_mut(self.count(out) * out.width));
+        let values = buffer.slice_mut(self.count(out) * out.width);
+        // The pass outlives a panic of a kernel, and then needs the buffer as much as after any other run.
+        let result = panic::catch_unwind(AssertUnwindSafe(|| fill(self, values)));
         self.buffers[place] = buffer;
-        result
+        result.unwrap_or_else(|payload| panic::resume_unwind(payload))
     }
 
     /// State of sequence `sequence` of the run.

@@ -16,6 +16,7 @@ pub struct Add {
 
 impl Add {
     pub(crate) fn check(&self) -> Result<(), KernelError> {
+        check::activation("add", "x", self.x, self.x.width)?;
         check::activation("add", "y", self.y, self.x.width)
     }
 }

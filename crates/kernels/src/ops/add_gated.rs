@@ -18,6 +18,7 @@ pub struct AddGated {
 
 impl AddGated {
     pub(crate) fn check(&self) -> Result<(), KernelError> {
+        check::activation("add_gated", "x", self.x, self.x.width)?;
         check::activation("add_gated", "y", self.y, self.x.width)?;
         check::activation("add_gated", "gate", self.gate, 1)
     }

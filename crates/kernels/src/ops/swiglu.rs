@@ -16,6 +16,7 @@ pub struct SwiGlu {
 
 impl SwiGlu {
     pub(crate) fn check(&self) -> Result<(), KernelError> {
+        check::activation("swiglu", "gate", self.gate, self.gate.width)?;
         check::activation("swiglu", "up", self.up, self.gate.width)
     }
 }
