@@ -75,7 +75,9 @@ impl Engine {
         let head = tensors.get("lm_head.weight").or_else(|| tensors.get("embed_tokens.weight")).cloned();
         let model = Arc::new(Model::load(config, tensors, device, &options.load_options())?);
         let plan = model.memory_plan();
-        let limits = ContextLimits::of(model.config(), &plan);
+        // Pages of a mapped file count as available, although such a device reads them in every pass.
+        let untaken_bytes = if model.device().reads_stored_weights() { plan.weights_bytes } else { 0 };
+        let limits = ContextLimits::of(model.config(), &plan, untaken_bytes);
         let context = options.context.resolve(&limits)?;
         let mut info = about.with_plan(model.device().describe(), plan, context, &limits);
         let target = drafter::Target { model: &model, tokenizer: &tokenizer, head: head.as_ref() };
@@ -200,11 +202,13 @@ impl Engine {
         costly: &'s mut Option<Costly>,
         cached: usize,
     ) -> Drafters<'s> {
+        // A request without guesses carries nothing for drafters along; what one had read would have a gap after it.
+        let guesses = budget.most_rows() > 1;
         match costly {
-            Some(costly) => costly.resume(cached),
-            None => *costly = self.0.costly.map(Costly::new),
+            Some(costly) if guesses => costly.resume(cached),
+            _ => *costly = self.0.costly.filter(|_| guesses).map(Costly::new),
         }
-        let lookup = self.looks_up().then(Lookup::new);
+        let lookup = (guesses && self.looks_up()).then(Lookup::new);
         let costs = self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Paced::new(lookup, costly, WallClock::start(), budget.pace(), costs).with_least_share(self.0.least_share)
     }

@@ -76,7 +76,7 @@ pub fn inspect(path: &Path, options: &EngineOptions) -> Result<Inspection, Engin
     let tensors = tensors(&checkpoint);
     let weights_bytes = tensors.iter().map(|tensor| tensor.size_bytes).sum();
     let plan = MemoryPlan::of(&checkpoint.config, weights_bytes, &options.load_options());
-    let limits = ContextLimits::of(&checkpoint.config, &plan);
+    let limits = ContextLimits::of(&checkpoint.config, &plan, plan.weights_bytes);
     let context = options.context.resolve(&limits)?;
     Ok(Inspection {
         info: about.with_plan(options.open_device()?.describe(), plan, context, &limits),

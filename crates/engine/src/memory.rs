@@ -1,6 +1,7 @@
 //! How much memory this process takes and the system has.
 
 use std::fs;
+use std::path::Path;
 
 /// Physical memory of this process, in bytes. Mapped weights count as far as they were touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +38,47 @@ pub fn forget_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// Bytes that can be taken without pushing others out: free memory, or the limit of the control group if it is lower.
+/// Bytes that can be taken without pushing others out: what the system has free, or what the control groups of this process
+/// leave of their limits if that is less. `None` where the system does not say (anything but Linux).
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = kibibytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")?;
-    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    Some(limit.map_or(system, |limit: u64| system.min(limit)))
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(left_in_groups(&groups, Path::new("/sys/fs/cgroup")).map_or(system, |left| system.min(left)))
+}
+
+/// What the control groups listed in `/proc/self/cgroup` and all groups around them leave, in bytes; `None` without a limit.
+///
+/// Files and lines are those of `man 7 cgroups`: version 2 has the line `0::/path`, version 1 a line with the controller
+/// `memory`. In a container the path may be one of the host that does not exist here; then the root holds the limits.
+fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
+    let lines = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        match controllers {
+            "" => Some((root.to_owned(), path, ["memory.max", "memory.current"])),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                Some((root.join("memory"), path, ["memory.limit_in_bytes", "memory.usage_in_bytes"]))
+            }
+            _ => None,
+        }
+    });
+    let left = lines.flat_map(|(root, path, files)| {
+        let folder = root.join(path.trim_start_matches('/'));
+        let folders: Vec<_> = folder.ancestors().take_while(|folder| folder.starts_with(&root)).collect();
+        folders.into_iter().filter_map(|folder| left_in_group(folder, files)).min()
+    });
+    left.min()
+}
+
+/// What one group leaves. Pages of files that it could give up count as free, as they do for the system.
+fn left_in_group(folder: &Path, [limit, usage]: [&str; 2]) -> Option<u64> {
+    let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let limit = number(limit)?;
+    let files = fs::read_to_string(folder.join("memory.stat")).ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
+        line.trim().parse::<u64>().ok()
+    });
+    Some(limit.saturating_sub(number(usage)?.saturating_sub(files.unwrap_or(0))))
 }
 
 fn parse_resident(status: &str) -> Option<ResidentMemory> {
@@ -66,6 +103,36 @@ mod tests {
         assert_eq!(parse_resident("VmRSS: 5 kB"), None);
         assert_eq!(parse_resident("VmRSS: many kB\nVmHWM: 1 kB"), None);
         assert_eq!(kibibytes("VmRSS: 99999999999999999999 kB", "VmRSS"), None);
+    }
+
+    #[test]
+    fn groups_leave_the_least_of_all_around_them() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("a/b");
+        fs::create_dir_all(&group).unwrap();
+        let write = |folder: &Path, name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+        assert_eq!(left_in_groups("0::/a/b\n", root.path()), None);
+        write(&group, "memory.max", "max\n");
+        write(&group, "memory.current", "100\n");
+        assert_eq!(left_in_groups("0::/a/b\n", root.path()), None);
+        write(&root.path().join("a"), "memory.max", "1000\n");
+        write(&root.path().join("a"), "memory.current", "700\n");
+        write(&root.path().join("a"), "memory.stat", "anon 500\ninactive_file 150\n");
+        assert_eq!(left_in_groups("1:cpu:/x\n0::/a/b\n", root.path()), Some(450));
+        assert_eq!(left_in_groups("0::/gone/away\n", root.path()), None);
+        write(&group, "memory.max", "50\n");
+        assert_eq!(left_in_groups("0::/a/b\n", root.path()), Some(0));
+    }
+
+    #[test]
+    fn the_first_version_of_groups_has_a_tree_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("memory/c");
+        fs::create_dir_all(&group).unwrap();
+        fs::write(group.join("memory.limit_in_bytes"), "500\n").unwrap();
+        fs::write(group.join("memory.usage_in_bytes"), "200\n").unwrap();
+        assert_eq!(left_in_groups("5:blkio,memory:/c\n", root.path()), Some(300));
+        assert_eq!(left_in_groups("garbage\n:\n", root.path()), None);
     }
 
     #[test]

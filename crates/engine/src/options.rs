@@ -203,15 +203,13 @@ impl ContextLength {
 }
 
 impl ContextLimits {
-    /// Those of a model on this machine as it is now.
-    pub(crate) fn of(config: &ModelConfig, plan: &MemoryPlan) -> Self {
+    /// Those of a model on this machine as it is now. `untaken_bytes` of the weights are still among the free memory.
+    pub(crate) fn of(config: &ModelConfig, plan: &MemoryPlan, untaken_bytes: usize) -> Self {
         Self {
             max_position_embeddings: config.max_position_embeddings,
             token_bytes: plan.token_bytes,
-            // Weights are mapped from files, and the system counts their pages as available although every pass reads
-            // them.
             available_bytes: memory::available_bytes()
-                .map(|free| free.saturating_sub((plan.weights_bytes + plan.state_bytes) as u64)),
+                .map(|free| free.saturating_sub((untaken_bytes + plan.state_bytes) as u64)),
         }
     }
 

@@ -56,6 +56,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whether passes read weights where they were stored, so that a mapped file has to stay in memory.
+    fn reads_stored_weights(&self) -> bool {
+        false
+    }
+
     /// Measures what the hardware can do at most, which takes less than a second; `None` from a device that does not try
     /// to reach it.
     fn ceilings(&self) -> Option<Ceilings> {

@@ -56,6 +56,10 @@ impl Device for ReferenceDevice {
         Ok(Weight::new(&data, Arc::new(StoredWeight(data.clone()))))
     }
 
+    fn reads_stored_weights(&self) -> bool {
+        true
+    }
+
     fn param(&self, values: Vec<f32>) -> Result<Param, KernelError> {
         Ok(host_param(values))
     }
