@@ -52,6 +52,9 @@ pub(crate) enum CliError {
     /// A line of a file of prompts is not what it should be.
     #[error("line {line} of {what} is not a JSON object with a list of chat `messages`")]
     PromptLine { what: String, line: usize, source: serde_json::Error },
+    /// Files of prompts without any.
+    #[error("there is no prompt in {what}")]
+    NoPrompts { what: String },
     /// The answer cannot be written.
     #[error("cannot write the answer")]
     Write(#[source] io::Error),
@@ -206,6 +209,7 @@ impl CliError {
             Self::BadValue { .. } | Self::Arguments { .. } => {
                 return Some(format!("`pleach {} --help` explains every flag", command()));
             }
+            Self::NoPrompts { .. } => "each line is a JSON object with a list of chat `messages`",
             Self::TestTooLong(_) => "lower `--depth`, `--prompt` or `--generate`",
             Self::NoCommand { word } if word == "help" => "`pleach --help` lists commands and flags",
             Self::NoCommand { word } => {

@@ -65,8 +65,23 @@ struct Answer {
 pub(super) fn bench(args: &BenchArgs, models: &[Located]) -> Result<End, CliError> {
     let questions = prompts::read(&args.speculation.prompts, args.speculation.per_category)?;
     let cancel = interrupt::listen()?;
-    let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
     let mut report = Report::new(args.report.form());
+    let outcome = measure_all(args, models, &questions, &cancel, &mut report);
+    // An error that comes before any result prints nothing but itself.
+    if outcome.is_ok() || report.has_results() {
+        report.finish()?;
+    }
+    outcome.map(|()| if cancel.is_cancelled() { End::Interrupted } else { End::Done })
+}
+
+fn measure_all(
+    args: &BenchArgs,
+    models: &[Located],
+    questions: &[Question],
+    cancel: &CancelToken,
+    report: &mut Report,
+) -> Result<(), CliError> {
+    let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
     for located in models {
         for options in args.machine.engine_options(0) {
             let options = EngineOptions {
@@ -75,15 +90,14 @@ pub(super) fn bench(args: &BenchArgs, models: &[Located]) -> Result<End, CliErro
                 ..options
             };
             if cancel.is_cancelled() {
-                break;
+                return Ok(());
             }
-            let run = measure(args, located, options, &questions, &cancel, &mut progress);
+            let run = measure(args, located, options, questions, cancel, &mut progress);
             progress.clear();
             report.add(run?)?;
         }
     }
-    report.finish()?;
-    Ok(if cancel.is_cancelled() { End::Interrupted } else { End::Done })
+    Ok(())
 }
 
 fn measure(
@@ -118,7 +132,7 @@ fn measure(
     if let Some(first) = questions.first() {
         pairs.compare(first, Order::PlainFirst)?;
     }
-    for repetition in 0..args.tests.repetitions {
+    'rounds: for repetition in 0..args.tests.repetitions {
         let order = if repetition % 2 == 0 { Order::PlainFirst } else { Order::DraftedFirst };
         for (index, question) in questions.iter().enumerate() {
             progress.show(&format!(
@@ -132,7 +146,7 @@ fn measure(
             let sample = pairs.compare(question, order)?;
             if cancel.is_cancelled() {
                 run.interrupted = true;
-                break;
+                break 'rounds;
             }
             let category = run.categories.entry(question.category.clone()).or_default();
             category.num_prompts += usize::from(repetition == 0);

@@ -38,6 +38,10 @@ pub(super) fn read(files: &[PathBuf], most: usize) -> Result<Vec<Question>, CliE
             }
         }
     }
+    if questions.is_empty() {
+        let names: Vec<_> = files.iter().map(|file| format!("`{}`", file.display())).collect();
+        return Err(CliError::NoPrompts { what: names.join(", ") });
+    }
     Ok(questions)
 }
 

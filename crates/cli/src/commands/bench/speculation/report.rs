@@ -73,6 +73,11 @@ impl Report {
         Self { form, runs: Vec::new() }
     }
 
+    /// Whether any model was measured.
+    pub(super) fn has_results(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
     pub(super) fn add(&mut self, run: SpecRun) -> Result<(), CliError> {
         if self.form != ReportForm::Json {
             let blank = if self.runs.is_empty() { "" } else { "\n" };
