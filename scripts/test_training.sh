@@ -17,7 +17,7 @@ venv=$cache/training-$(sha256sum <<<"$pins" | head -c 12)
 if [[ ! -e $venv/complete ]]; then
   rm -rf "$cache"/training-*
   python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir -r <(cat <<<"$pins")
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --retries 8 --timeout 60 -r <(cat <<<"$pins")
   touch "$venv/complete"
 fi
 
