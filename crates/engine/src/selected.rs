@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use pleach_decode::{DraftContext, Sampler, TokenId, TreeBuilder};
+use pleach_decode::{DraftContext, TokenId, TreeBuilder};
 use pleach_model::{DFlashRunner, ModelError};
 
 /// The likeliest tokens of one place with their logits.
@@ -29,7 +29,6 @@ pub(crate) fn grow(
 ) -> Result<(), ModelError> {
     let Some(&last) = context.history.tokens().last() else { return Ok(()) };
     let mut sampler = context.sampler.clone();
-    let mut row = vec![f32::NEG_INFINITY; sampler.vocab_size()];
     let mut open = BinaryHeap::from([Open { score: 0.0, node: TreeBuilder::ROOT, depth: 0, token: last }]);
     // Each node that is opened is among the likeliest there are, so no more are needed than the budget has rows.
     for _ in 0..context.budget {
@@ -37,38 +36,15 @@ pub(crate) fn grow(
         let Some(shortlist) = shortlists.get(depth) else { continue };
         let tokens: Vec<TokenId> = shortlist.iter().map(|(token, _)| *token).collect();
         let transitions = runner.transitions(depth, token, &tokens)?;
-        let logits = shortlist.iter().zip(transitions).map(|(&(token, logit), more)| (token, logit + more));
-        let position = context.history.tokens().len() + depth;
-        for (token, log_prob) in foresee(&mut sampler, logits, position, context, &mut row).into_iter().take(width) {
+        let logits: Vec<f32> = shortlist.iter().zip(transitions).map(|((_, logit), more)| logit + more).collect();
+        let position = (context.history.tokens().len() + depth) as u64;
+        for (token, log_prob) in sampler.foresee_among(&tokens, &logits, position, context.history, width) {
             if let Some(child) = tree.add(node, token, log_prob) {
                 open.push(Open { score: score + log_prob, node: child, depth: depth + 1, token });
             }
         }
     }
     Ok(())
-}
-
-/// What is expected of a few tokens; `row` has no other.
-fn foresee(
-    sampler: &mut Sampler,
-    logits: impl Iterator<Item = (TokenId, f32)> + Clone,
-    position: usize,
-    context: &DraftContext<'_>,
-    row: &mut [f32],
-) -> Vec<(TokenId, f32)> {
-    let mut set = |token: TokenId, logit: f32| {
-        if let Some(place) = row.get_mut(token as usize) {
-            *place = logit;
-        }
-    };
-    logits.clone().for_each(|(token, logit)| set(token, logit));
-    let foreseen = sampler.foresee(row, position as u64, context.history, usize::MAX);
-    for (token, _) in logits {
-        if let Some(place) = row.get_mut(token as usize) {
-            *place = f32::NEG_INFINITY;
-        }
-    }
-    foreseen
 }
 
 /// The `count` highest of a place's logits, of equals the lowest token.
