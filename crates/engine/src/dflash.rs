@@ -326,7 +326,8 @@ pub(crate) fn open(
     })
 }
 
-fn unfit(drafter: &'static str, error: ModelError) -> EngineError {
+/// What does not fit, in the words of the engine.
+pub(crate) fn unfit(drafter: &'static str, error: ModelError) -> EngineError {
     match error {
         ModelError::UnfitDrafter { field, found, expected } => {
             let reason = format!("its `{field}` is {found}, but the model has {expected}");

@@ -4,12 +4,14 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use pleach_checkpoint::{DrafterLayout, Tensor, drafter_beside};
-use pleach_model::Model;
+use pleach_checkpoint::{
+    DrafterCheckpoint, DrafterLayout, ModelConfig, Tensor, TensorMap, WeaverCheckpoint, drafter_beside,
+};
+use pleach_model::{DFlash, Model, Weaver};
 use pleach_text::Tokenizer;
 
 use crate::costly::CostlyRunner;
-use crate::{EngineError, EngineOptions, Speculation, dflash, draft_model};
+use crate::{DrafterFound, EngineError, EngineOptions, Speculation, dflash, draft_model};
 
 /// What a drafter has to fit.
 pub(crate) struct Target<'a> {
@@ -55,6 +57,30 @@ fn open_at(path: &Path, target: &Target<'_>, options: &EngineOptions) -> Result<
     }
     let vocabulary = (tokenizer, model.config().vocab_size);
     draft_model::open(path, vocabulary, model, options).map(CostlyRunner::Model)
+}
+
+/// Looks at the trained drafter that was named or that lies beside the model at `path`, without loading it.
+pub(crate) fn look(path: &Path, target: &ModelConfig, options: &EngineOptions) -> Option<DrafterFound> {
+    let named = options.draft_model.clone().filter(|named| DrafterLayout::of(named).is_some());
+    let folder = named.or_else(|| drafter_beside(path))?;
+    let mut found = DrafterFound { path: folder, num_parameters: 0, has_weaver: false, unfit: None };
+    found.unfit = look_at(&mut found, target, options.speculation).err().map(|error| chain(&error));
+    Some(found)
+}
+
+fn look_at(found: &mut DrafterFound, target: &ModelConfig, speculation: Speculation) -> Result<(), EngineError> {
+    let failed = |source| EngineError::Checkpoint { path: found.path.clone(), source };
+    let elements = |tensors: &TensorMap| tensors.iter().map(|tensor| tensor.num_elements() as u64).sum::<u64>();
+    let drafter = DrafterCheckpoint::open(&found.path).map_err(failed)?;
+    let weaver = match speculation {
+        Speculation::DFlash => None,
+        _ => WeaverCheckpoint::open(&found.path).map_err(failed)?,
+    };
+    found.num_parameters = elements(&drafter.tensors) + weaver.as_ref().map_or(0, |weaver| elements(&weaver.tensors));
+    found.has_weaver = weaver.is_some();
+    DFlash::check_fit(&drafter.config, target).map_err(|error| dflash::unfit("dflash", error))?;
+    let fits = |weaver: &WeaverCheckpoint| Weaver::check_fit(&weaver.config, target, drafter.config.block_size);
+    weaver.as_ref().map_or(Ok(()), fits).map_err(|error| dflash::unfit("weaver", error))
 }
 
 /// An error with its causes in one line.

@@ -44,6 +44,15 @@ struct Inner {
     info: ModelInfo,
 }
 
+/// How far a model is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes of matrices, as stored in the files, that the device has.
+    pub done_bytes: u64,
+    /// Bytes of all weights of the model; those of a drafter are not counted.
+    pub total_bytes: u64,
+}
+
 /// A prompt as the model reads it.
 pub(crate) struct EncodedPrompt {
     pub(crate) tokens: Vec<u32>,
@@ -61,6 +70,18 @@ impl Engine {
     /// Files that cannot be used, a tokenizer that does not belong to the weights, a context that model or memory do not
     /// allow, a device that cannot be started.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, EngineError> {
+        Self::open_watched(path, options, &mut |_| {})
+    }
+
+    /// The same; `progress` is told how far the weights are, each time that a matrix is on the device.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_watched(
+        path: &Path,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, EngineError> {
         options.validate()?;
         let checkpoint =
             Checkpoint::open(path).map_err(|source| EngineError::Checkpoint { path: path.to_owned(), source })?;
@@ -73,7 +94,9 @@ impl Engine {
         let Checkpoint { config, tensors, generation, .. } = checkpoint;
         // A drafter reads its target's output matrix as it is stored. The bytes are those of the mapped file.
         let head = tensors.get("lm_head.weight").or_else(|| tensors.get("embed_tokens.weight")).cloned();
-        let model = Arc::new(Model::load(config, tensors, device, &options.load_options())?);
+        let total_bytes = tensors.iter().map(|tensor| tensor.size_bytes() as u64).sum();
+        let mut loaded = |bytes| progress(LoadProgress { done_bytes: bytes as u64, total_bytes });
+        let model = Arc::new(Model::load_watched(config, tensors, device, &options.load_options(), &mut loaded)?);
         let plan = model.memory_plan();
         // Pages of a mapped file count as available, although such a device reads them in every pass.
         let untaken_bytes = if model.device().reads_stored_weights() { plan.weights_bytes } else { 0 };

@@ -56,7 +56,7 @@ pub(crate) fn describe(
     About(ModelInfo {
         name: locate::name_of(path),
         architecture: architecture(checkpoint.config.architecture),
-        num_parameters: checkpoint.tensors.iter().map(|tensor| tensor.num_elements() as u64).sum(),
+        num_parameters: num_parameters(checkpoint),
         file_format: file_format(checkpoint.source),
         quantization: quantization(checkpoint),
         context: 0,
@@ -84,7 +84,12 @@ impl About {
     }
 }
 
-fn architecture(architecture: Architecture) -> &'static str {
+/// Elements of all weights that are used.
+pub(crate) fn num_parameters(checkpoint: &Checkpoint) -> u64 {
+    checkpoint.tensors.iter().map(|tensor| tensor.num_elements() as u64).sum()
+}
+
+pub(crate) fn architecture(architecture: Architecture) -> &'static str {
     match architecture {
         Architecture::Llama => "llama",
         Architecture::Qwen3 => "qwen3",
@@ -102,7 +107,7 @@ fn file_format(source: SourceKind) -> &'static str {
 }
 
 /// Formats by their share of the bytes; those below half a percent, such as norms in f32, are left out.
-fn quantization(checkpoint: &Checkpoint) -> String {
+pub(crate) fn quantization(checkpoint: &Checkpoint) -> String {
     let mut bytes = HashMap::<TensorFormat, usize>::new();
     for tensor in checkpoint.tensors.iter() {
         *bytes.entry(tensor.format).or_default() += tensor.size_bytes();

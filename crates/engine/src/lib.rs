@@ -57,12 +57,12 @@ pub use bench::{BenchProfile, Bencher, MAX_PASS_ROWS, RowShape};
 pub use cancel::CancelToken;
 pub use chat::{Answer, ChatSession, Reply};
 pub use energy::{EnergyMeter, EnergyUnavailable};
-pub use engine::Engine;
+pub use engine::{Engine, LoadProgress};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Finished, Prefill, Timings, TokenEvent, TokenLogProbs, Usage};
 pub use generation::Generation;
 pub use info::ModelInfo;
-pub use inspect::{FormatShare, Inspection, TensorInfo, inspect};
+pub use inspect::{DrafterFound, FormatShare, Inspection, ModelSummary, TensorInfo, inspect, summarize};
 pub use locate::{Environment, Located, local_models, locate};
 pub use memory::{ResidentMemory, SystemMemory, forget_peak, resident_memory, system_memory};
 pub use options::{

@@ -4,7 +4,9 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use pleach_checkpoint::{self as checkpoint, DraftAttention, DrafterCheckpoint, DrafterConfig, TensorData};
+use pleach_checkpoint::{
+    self as checkpoint, DraftAttention, DrafterCheckpoint, DrafterConfig, ModelConfig, TensorData,
+};
 use pleach_kernels::ops::Sight;
 use pleach_kernels::{Device, KernelError, Ops, Rows, SequenceRows, State, StateLayout, Tensor, Weight};
 
@@ -70,7 +72,7 @@ impl DFlash {
         options: &LoadOptions,
     ) -> Result<Self, ModelError> {
         let DrafterCheckpoint { config, tensors, .. } = drafter;
-        check_fit(&config, target)?;
+        Self::check_fit(&config, target.config())?;
         let device = Arc::clone(target.device());
         let mut loader = Loader::new(&config.model, tensors, &*device, options).with_floats(Floats::Quantized);
         let fc = loader.linear("fc")?;
@@ -95,6 +97,29 @@ impl DFlash {
         };
         let embed_tokens = target.embed_tokens.clone();
         Ok(Self { config, device, embed_tokens, fc, hidden_norm, blocks, norm, head, selector, layout })
+    }
+
+    /// Whether a drafter was made for a target with these sizes.
+    ///
+    /// # Errors
+    /// [`ModelError::UnfitDrafter`] with the first field that differs.
+    pub fn check_fit(drafter: &DrafterConfig, target: &ModelConfig) -> Result<(), ModelError> {
+        for (field, found, expected) in [
+            ("hidden_size", drafter.model.hidden_size, target.hidden_size),
+            ("vocab_size", drafter.model.vocab_size, target.vocab_size),
+            ("num_target_layers", drafter.num_target_layers, target.num_hidden_layers),
+        ] {
+            if found != expected {
+                let (found, expected) = (found.to_string(), expected.to_string());
+                return Err(ModelError::UnfitDrafter { field, found, expected });
+            }
+        }
+        let layers = target.num_hidden_layers;
+        if let Some(beyond) = drafter.target_layer_ids.iter().find(|&&layer| layer >= layers) {
+            let (found, expected) = (beyond.to_string(), format!("layers below {layers}"));
+            return Err(ModelError::UnfitDrafter { field: "target_layer_ids", found, expected });
+        }
+        Ok(())
     }
 
     /// Sizes and settings.
@@ -150,26 +175,6 @@ impl DFlash {
         ops.keep(logits);
         Ok(BlockTensors { hidden: x.normed, logits, gate })
     }
-}
-
-fn check_fit(config: &DrafterConfig, target: &Model) -> Result<(), ModelError> {
-    let model = target.config();
-    for (field, found, expected) in [
-        ("hidden_size", config.model.hidden_size, model.hidden_size),
-        ("vocab_size", config.model.vocab_size, model.vocab_size),
-        ("num_target_layers", config.num_target_layers, model.num_hidden_layers),
-    ] {
-        if found != expected {
-            let (found, expected) = (found.to_string(), expected.to_string());
-            return Err(ModelError::UnfitDrafter { field, found, expected });
-        }
-    }
-    let layers = model.num_hidden_layers;
-    if let Some(beyond) = config.target_layer_ids.iter().find(|&&layer| layer >= layers) {
-        let (found, expected) = (beyond.to_string(), format!("layers below {layers}"));
-        return Err(ModelError::UnfitDrafter { field: "target_layer_ids", found, expected });
-    }
-    Ok(())
 }
 
 fn sight(attention: DraftAttention) -> Sight {

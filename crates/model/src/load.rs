@@ -50,6 +50,10 @@ pub(crate) struct Loader<'a> {
     inv_freq: Option<Param>,
     /// How matrices of floats are taken over.
     floats: Floats,
+    /// Bytes of the matrices that the device has.
+    loaded_bytes: usize,
+    /// Told of them after each matrix.
+    progress: Option<&'a mut dyn FnMut(usize)>,
 }
 
 /// What becomes of matrices that are stored in floats.
@@ -70,7 +74,12 @@ impl<'a> Loader<'a> {
         options: &'a LoadOptions,
     ) -> Self {
         let (layout, floats) = (StateLayout::default(), Floats::Kept);
-        Self { config, tensors, device, options, layout, inv_freq: None, floats }
+        Self { config, tensors, device, options, layout, inv_freq: None, floats, loaded_bytes: 0, progress: None }
+    }
+
+    /// Tells how many bytes of matrices the device has, after each of them.
+    pub(crate) fn with_progress(self, progress: &'a mut dyn FnMut(usize)) -> Self {
+        Self { progress: Some(progress), ..self }
     }
 
     /// Takes matrices of floats over in another way.
@@ -307,6 +316,10 @@ impl<'a> Loader<'a> {
         let weight = take_over(self.device, data).map_err(failed)?;
         // A device that keeps the file's bytes has them read again; most repack and never look back.
         self.tensors.release(&tensor);
+        self.loaded_bytes += tensor.size_bytes();
+        if let Some(progress) = &mut self.progress {
+            progress(self.loaded_bytes);
+        }
         Ok(weight)
     }
 

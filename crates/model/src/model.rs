@@ -80,8 +80,22 @@ impl Model {
         device: Arc<dyn Device>,
         options: &LoadOptions,
     ) -> Result<Self, ModelError> {
+        Self::load_watched(config, tensors, device, options, &mut |_| {})
+    }
+
+    /// The same; `progress` is told after each matrix how many bytes of matrices, as stored, are on the device.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_watched(
+        config: ModelConfig,
+        tensors: TensorMap,
+        device: Arc<dyn Device>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Self, ModelError> {
         let weight_bytes = tensors.iter().map(|tensor| tensor.size_bytes()).sum();
-        let mut loader = Loader::new(&config, tensors, &*device, options);
+        let mut loader = Loader::new(&config, tensors, &*device, options).with_progress(progress);
         let embed_tokens = match config.tie_word_embeddings {
             true => loader.weight("embed_tokens.weight")?,
             false => loader.table("embed_tokens.weight")?,

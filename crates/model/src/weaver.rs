@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pleach_checkpoint::{TensorMap, WeaverCheckpoint, WeaverConfig};
+use pleach_checkpoint::{ModelConfig, TensorMap, WeaverCheckpoint, WeaverConfig};
 use pleach_kernels::{Device, KernelError, Ops, Rows, SequenceRows, Tensor, Weight};
 
 use crate::linear::{Linear, RmsNorm};
@@ -113,6 +113,25 @@ enum Then {
 }
 
 impl Weaver {
+    /// Whether a Weaver was made for a target with these sizes, and for a drafter of that `block_size`.
+    ///
+    /// # Errors
+    /// [`ModelError::UnfitDrafter`] with the first field that differs.
+    pub fn check_fit(weaver: &WeaverConfig, target: &ModelConfig, block_size: usize) -> Result<(), ModelError> {
+        let expected = target.hidden_size;
+        for (field, found) in [("d_model", weaver.d_model), ("d_embed", weaver.d_embed)] {
+            if found != expected {
+                let (found, expected) = (found.to_string(), expected.to_string());
+                return Err(ModelError::UnfitDrafter { field, found, expected });
+            }
+        }
+        if weaver.max_depth < block_size {
+            return Ok(());
+        }
+        let expected = format!("a drafter that guesses {} tokens", block_size.saturating_sub(1));
+        Err(ModelError::UnfitDrafter { field: "K", found: weaver.max_depth.to_string(), expected })
+    }
+
     /// Puts a Weaver on its target's device. `block_size` is that of the drafter whose candidates it scores.
     ///
     /// # Errors
@@ -124,7 +143,7 @@ impl Weaver {
         options: &LoadOptions,
     ) -> Result<Self, ModelError> {
         let WeaverCheckpoint { config, tensors, .. } = weaver;
-        check_fit(&config, target, block_size)?;
+        Self::check_fit(&config, target.config(), block_size)?;
         let device = Arc::clone(target.device());
         let num_elements: usize = tensors.iter().map(|tensor| tensor.num_elements()).sum();
         let serial = if num_elements < SERIAL_ELEMENTS { device.serial() } else { None };
@@ -216,22 +235,6 @@ impl Weaver {
         ops.keep(rows);
         Ok(rows)
     }
-}
-
-fn check_fit(config: &WeaverConfig, target: &Model, block_size: usize) -> Result<(), ModelError> {
-    let hidden_size = target.config().hidden_size;
-    for (field, found, expected) in [("d_model", config.d_model, hidden_size), ("d_embed", config.d_embed, hidden_size)]
-    {
-        if found != expected {
-            let (found, expected) = (found.to_string(), expected.to_string());
-            return Err(ModelError::UnfitDrafter { field, found, expected });
-        }
-    }
-    if config.max_depth < block_size {
-        return Ok(());
-    }
-    let expected = format!("a drafter that guesses {} tokens", block_size.saturating_sub(1));
-    Err(ModelError::UnfitDrafter { field: "K", found: config.max_depth.to_string(), expected })
 }
 
 /// Takes the tensors of a Weaver by name.
