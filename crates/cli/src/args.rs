@@ -3,28 +3,32 @@
 mod bench;
 mod cached;
 mod chat;
+mod model;
 mod refusal;
+mod sampling;
+mod settings;
 mod values;
 
 use std::env;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
-use pleach_engine::{
-    Activations, ChatRequest, ContextLength, DeviceChoice, EngineOptions, KvCacheType, Sampling, SpecBudget,
-    Speculation,
-};
+use pleach_engine::ChatRequest;
 use serde_json::Value;
 
 use crate::error::CliError;
 use crate::render::Thoughts;
+use sampling::check;
+use settings::SettingsFile;
 
 pub(crate) use bench::{BenchArgs, ReportForm, TestFlags};
 pub(crate) use cached::{DoctorArgs, InfoArgs, InspectArgs, ListArgs, PullArgs, RmArgs};
 pub(crate) use chat::{ChatArgs, ChatFlags};
+pub(crate) use model::{ModelFlags, NetworkFlags, RuntimeFlags, SpecFlags};
+pub(crate) use sampling::SamplingFlags;
+pub(crate) use settings::settings_path;
 pub(crate) use values::{
     Allowed, count as parse_count, max_tokens as parse_max_tokens, number as parse_number, seed as parse_seed,
     stop as parse_stop,
@@ -178,144 +182,6 @@ pub(crate) struct ConversationFlags {
     pub(crate) template_arg: Vec<(String, Value)>,
 }
 
-/// Which model, and how it is run.
-#[derive(Debug, Args)]
-#[command(next_help_heading = HELP_HEADING_MODEL)]
-pub(crate) struct ModelFlags {
-    /// A folder, a `.gguf` file, or a model of the Hugging Face hub as `org/name`, `org/name:file.gguf` or
-    /// `org/name:Q4_K_M`, which is downloaded if it is not there. Without it: PLEACH_MODEL, then the first model where the
-    /// default is looked for.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<String>,
-    #[command(flatten)]
-    pub(crate) network: NetworkFlags,
-    /// Tokens that prompt and answer may have together; 0 chooses by model and memory.
-    #[arg(
-        long,
-        value_name = "TOKENS",
-        env = "PLEACH_CTX",
-        hide_env_values = true,
-        default_value = "0",
-        allow_hyphen_values = true
-    )]
-    pub(crate) ctx: ContextLength,
-    /// Threads to compute with [default: one per physical core].
-    #[arg(long, value_name = "N", env = "PLEACH_THREADS", hide_env_values = true, value_parser = values::threads, allow_hyphen_values = true)]
-    pub(crate) threads: Option<NonZeroUsize>,
-    #[command(flatten)]
-    runtime: RuntimeFlags,
-    #[command(flatten)]
-    pub(crate) spec: SpecFlags,
-}
-
-/// Whether the hub may be asked.
-#[derive(Debug, Args)]
-pub(crate) struct NetworkFlags {
-    /// Never use the network: only models that are on this machine.
-    #[arg(long, env = "PLEACH_OFFLINE", hide_env_values = true, value_parser = FalseyValueParser::new())]
-    pub(crate) offline: bool,
-}
-
-/// What guesses ahead.
-#[derive(Debug, Args)]
-pub(crate) struct SpecFlags {
-    /// What guesses ahead: `ngram` looks up what the text has said before, `mtp` asks the model's own head, `draft` a
-    /// --draft-model, of which `dflash` takes the drafter alone and `weaver` insists on its Weaver. It changes the speed, never the text.
-    #[arg(
-        long,
-        value_name = "DRAFTER",
-        value_enum,
-        env = "PLEACH_SPEC",
-        hide_env_values = true,
-        default_value = "auto"
-    )]
-    spec: SpecArg,
-    /// What guesses ahead: a small model of the same vocabulary, or the folder of a drafter trained for the model.
-    #[arg(long, value_name = "PATH", env = "PLEACH_DRAFT_MODEL", hide_env_values = true)]
-    pub(crate) draft_model: Option<PathBuf>,
-    /// Rows of a pass for guesses, 1 to 64; `auto` takes as many as pay by the measured speed of this machine.
-    #[arg(
-        long,
-        value_name = "ROWS",
-        env = "PLEACH_SPEC_BUDGET",
-        hide_env_values = true,
-        default_value = "auto",
-        allow_hyphen_values = true
-    )]
-    pub(crate) spec_budget: SpecBudget,
-}
-
-/// Where a model runs, and how precisely.
-#[derive(Debug, Args)]
-#[command(next_help_heading = HELP_HEADING_MODEL)]
-pub(crate) struct RuntimeFlags {
-    /// Where the model runs; `reference` is slow and checks the others.
-    #[arg(long, value_enum, env = "PLEACH_DEVICE", hide_env_values = true, default_value = "cpu")]
-    device: DeviceArg,
-    /// Type of stored keys and values.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        value_enum,
-        env = "PLEACH_KV_CACHE",
-        hide_env_values = true,
-        default_value = "f16"
-    )]
-    kv_cache: KvCacheArg,
-    /// What quantized weights are multiplied with; `exact` is slower.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        value_enum,
-        env = "PLEACH_ACTIVATIONS",
-        hide_env_values = true,
-        default_value = "int8"
-    )]
-    activations: ActivationsArg,
-}
-
-/// How tokens are drawn, and when to stop.
-#[derive(Debug, Args)]
-#[command(next_help_heading = HELP_HEADING_SAMPLING)]
-pub(crate) struct SamplingFlags {
-    /// How freely to draw; 0 always takes the likeliest token.
-    #[arg(long, value_name = "X", env = "PLEACH_TEMPERATURE", hide_env_values = true, value_parser = values::number, allow_hyphen_values = true)]
-    temperature: Option<f32>,
-    /// Draw among this many of the likeliest tokens; 0 for all.
-    #[arg(long, value_name = "N", env = "PLEACH_TOP_K", hide_env_values = true, value_parser = values::count, allow_hyphen_values = true)]
-    top_k: Option<usize>,
-    /// Draw among the likeliest tokens that have this share of the probability together.
-    #[arg(long, value_name = "P", env = "PLEACH_TOP_P", hide_env_values = true, value_parser = values::number, allow_hyphen_values = true)]
-    top_p: Option<f32>,
-    /// Draw among tokens at least this likely, as a share of the likeliest.
-    #[arg(long, value_name = "P", env = "PLEACH_MIN_P", hide_env_values = true, value_parser = values::number, allow_hyphen_values = true)]
-    min_p: Option<f32>,
-    /// Make tokens of prompt and answer less likely; 1 is neutral.
-    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
-    repetition_penalty: Option<f32>,
-    /// Subtract this from the logit of every token already in the answer; -2 to 2.
-    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
-    presence_penalty: Option<f32>,
-    /// Subtract this for every time that a token is in the answer; -2 to 2.
-    #[arg(long, value_name = "X", value_parser = values::number, allow_hyphen_values = true)]
-    frequency_penalty: Option<f32>,
-    /// Add VALUE, -100 to 100, to the logit of token ID. May be repeated.
-    #[arg(long, value_name = "ID=VALUE", value_parser = values::logit_bias, allow_hyphen_values = true)]
-    logit_bias: Vec<(u32, f32)>,
-    /// Decides every draw: the same seed gives the same answer [default: 0].
-    #[arg(long, value_name = "N", env = "PLEACH_SEED", hide_env_values = true, value_parser = values::seed, allow_hyphen_values = true)]
-    seed: Option<u64>,
-    /// Most tokens of the answer, thoughts included [default: as many as the context holds].
-    #[arg(long, value_name = "N", env = "PLEACH_MAX_TOKENS", hide_env_values = true, value_parser = values::max_tokens, allow_hyphen_values = true)]
-    pub(crate) max_tokens: Option<usize>,
-    /// End the answer before this text. May be repeated.
-    #[arg(long, value_name = "TEXT", value_parser = values::stop, allow_hyphen_values = true)]
-    pub(crate) stop: Vec<String>,
-    /// Go on after tokens that end an answer, until another limit is met.
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
-}
-
 /// What is printed.
 #[derive(Debug, Args)]
 #[command(next_help_heading = HELP_HEADING_OUTPUT)]
@@ -337,52 +203,36 @@ pub(crate) struct OutputFlags {
     pub(crate) verbose: bool,
 }
 
-/// Spelling of the devices.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DeviceArg {
-    Cpu,
-    Reference,
-}
-
-/// Spelling of the types of keys and values.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum KvCacheArg {
-    F32,
-    F16,
-    Bf16,
-    Q8,
-}
-
-/// Spelling of the precisions of activations.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ActivationsArg {
-    Int8,
-    Exact,
-}
-
-/// Spelling of the drafters.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum SpecArg {
-    Auto,
-    Off,
-    Ngram,
-    Mtp,
-    Draft,
-    Dflash,
-    Weaver,
-}
-
-/// Reads the arguments of the process. Prints help and version itself.
+/// Reads the arguments of the process, and the settings for what they leave open. Prints help and version itself.
 pub(crate) fn parse() -> Result<Cli, CliError> {
-    let cli = Cli::try_parse().map_err(refusal::translate)?;
-    let sampling = match &cli.command {
-        Some(Command::Run(run)) => &run.flags.sampling,
-        Some(Command::Chat(chat)) => &chat.sampling,
-        Some(_) => return Ok(cli),
-        None => &cli.flags.sampling,
-    };
-    sampling.check()?;
+    let settings = SettingsFile::read(&Cli::command())?;
+    let matches = settings.apply(Cli::command()).try_get_matches().map_err(refusal::translate)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(refusal::translate)?;
+    if let Some(network) = cli.network_mut() {
+        network.default_model = settings.model().map(str::to_owned);
+    }
+    match &cli.command {
+        Some(Command::Run(run)) => check(&run.flags.sampling.sampling())?,
+        Some(Command::Chat(chat)) => check(&chat.sampling.sampling())?,
+        Some(Command::Bench(bench)) => check(&bench.speculation.sampling())?,
+        Some(_) => {}
+        None => check(&cli.flags.sampling.sampling())?,
+    }
     Ok(cli)
+}
+
+impl Cli {
+    /// The flags that say where models come from; `None` for commands that open none.
+    fn network_mut(&mut self) -> Option<&mut NetworkFlags> {
+        match &mut self.command {
+            None => Some(&mut self.flags.model.network),
+            Some(Command::Run(run)) => Some(&mut run.flags.model.network),
+            Some(Command::Chat(chat)) => Some(&mut chat.model.network),
+            Some(Command::Inspect(inspect)) => Some(&mut inspect.model.network),
+            Some(Command::Bench(bench)) => Some(&mut bench.network),
+            Some(_) => None,
+        }
+    }
 }
 
 impl GenerateFlags {
@@ -394,6 +244,7 @@ impl GenerateFlags {
             hide_thoughts: self.output.hide_thoughts,
             stats: self.output.verbose,
             quiet: self.output.quiet,
+            json: self.output.json,
             ..ChatFlags::default()
         };
         let (conversation, model, sampling) = (self.prompt.conversation, self.model, self.sampling);
@@ -422,84 +273,6 @@ impl ConversationFlags {
             chat.kwargs.insert("enable_thinking".to_owned(), Value::from(self.think));
         }
         chat.kwargs.extend(self.template_arg.iter().cloned());
-    }
-}
-
-impl ModelFlags {
-    /// How the engine is to be opened.
-    pub(crate) fn engine_options(&self) -> EngineOptions {
-        EngineOptions {
-            threads: self.threads,
-            context: self.ctx,
-            speculation: self.spec.speculation(),
-            draft_model: self.spec.draft_model.clone(),
-            ..self.runtime.engine_options()
-        }
-    }
-}
-
-impl SpecFlags {
-    /// The drafters asked for.
-    pub(crate) fn speculation(&self) -> Speculation {
-        match self.spec {
-            SpecArg::Auto => Speculation::Auto,
-            SpecArg::Off => Speculation::Off,
-            SpecArg::Ngram => Speculation::Ngram,
-            SpecArg::Mtp => Speculation::Mtp,
-            SpecArg::Draft => Speculation::Draft,
-            SpecArg::Dflash => Speculation::DFlash,
-            SpecArg::Weaver => Speculation::Weaver,
-        }
-    }
-}
-
-impl RuntimeFlags {
-    /// The part of the options that these flags decide.
-    fn engine_options(&self) -> EngineOptions {
-        EngineOptions {
-            device: match self.device {
-                DeviceArg::Cpu => DeviceChoice::Cpu,
-                DeviceArg::Reference => DeviceChoice::Reference,
-            },
-            kv_cache: match self.kv_cache {
-                KvCacheArg::F32 => KvCacheType::F32,
-                KvCacheArg::F16 => KvCacheType::F16,
-                KvCacheArg::Bf16 => KvCacheType::BF16,
-                KvCacheArg::Q8 => KvCacheType::Q8,
-            },
-            activations: match self.activations {
-                ActivationsArg::Int8 => Activations::Int8,
-                ActivationsArg::Exact => Activations::Exact,
-            },
-            ..EngineOptions::default()
-        }
-    }
-}
-
-impl SamplingFlags {
-    /// How tokens are to be drawn.
-    pub(crate) fn sampling(&self) -> Sampling {
-        Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            penalty_window: None,
-            logit_bias: self.logit_bias.clone(),
-            seed: self.seed,
-        }
-    }
-
-    /// Refuses values out of their range before a model is loaded for them.
-    fn check(&self) -> Result<(), CliError> {
-        // The vocabulary is not known yet: ids beyond it are refused when the request starts.
-        self.sampling()
-            .resolve(&Default::default())
-            .validate(usize::MAX)
-            .map_err(|error| CliError::from_engine(error.into()))
     }
 }
 

@@ -1,28 +1,26 @@
 //! What people see of a download.
 
-use std::io::{self, Write as _};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use pleach_hub::{Hub, HubError, ModelId, PlannedFile, PullEvent, Pulled};
 
 use crate::error::CliError;
 use crate::footer;
-use crate::progress::Progress;
+use crate::output::printable;
+use crate::progress::{CLEAR, Progress, byte_bar, print};
 
 /// A download with a bar on terminals, and a line before it anywhere else.
 #[derive(Debug)]
 pub(crate) struct Download<'a> {
     id: &'a ModelId,
-    bar: ProgressBar,
+    /// On a terminal, once it is known how much is to come.
+    bar: OnceLock<ProgressBar>,
     live: bool,
     quiet: bool,
     /// Bytes of each file that are there.
     done: Mutex<Vec<u64>>,
 }
-
-/// Rate and time left come from what the last seconds brought.
-const BAR: &str = "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 
 impl<'a> Download<'a> {
     /// Shows that something begins.
@@ -30,7 +28,7 @@ impl<'a> Download<'a> {
         progress.show(&format!("asking the hub for {id}"));
         let download = Self {
             id,
-            bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()),
+            bar: OnceLock::new(),
             live: progress.is_live(),
             quiet: progress.is_quiet(),
             done: Mutex::default(),
@@ -50,8 +48,10 @@ impl<'a> Download<'a> {
     }
 
     fn finish(&self, result: Result<Pulled, HubError>) -> Result<Pulled, CliError> {
+        if let Some(bar) = self.bar.get() {
+            bar.finish_and_clear();
+        }
         if self.live {
-            self.bar.finish_and_clear();
             print(CLEAR);
         }
         result.map_err(CliError::Hub)
@@ -84,13 +84,7 @@ impl<'a> Download<'a> {
             return;
         }
         print(CLEAR);
-        let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
-        self.bar.set_style(style);
-        self.bar.set_length(total);
-        self.bar.set_message(self.id.to_string());
-        self.bar.set_position(begun);
-        self.bar.reset_eta();
-        self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        self.bar.get_or_init(|| byte_bar(&self.id.to_string(), begun, total));
     }
 
     fn progress(&self, index: usize, bytes: u64) {
@@ -98,7 +92,9 @@ impl<'a> Download<'a> {
         if let Some(of_file) = done.get_mut(index) {
             *of_file = bytes;
         }
-        self.bar.set_position(done.iter().sum());
+        if let Some(bar) = self.bar.get() {
+            bar.set_position(done.iter().sum());
+        }
     }
 
     /// A line that stays.
@@ -106,18 +102,14 @@ impl<'a> Download<'a> {
         if self.quiet {
             return;
         }
-        self.bar.suspend(|| print(&format!("{}{note}\n", if self.live { CLEAR } else { "" })));
+        let line = format!("{}{}\n", if self.live { CLEAR } else { "" }, printable(note));
+        match self.bar.get() {
+            Some(bar) => bar.suspend(|| print(&line)),
+            None => print(&line),
+        }
     }
 
     fn done(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-const CLEAR: &str = "\r\x1b[K";
-
-/// A note that cannot be shown is no reason to stop.
-fn print(text: &str) {
-    let mut stderr = io::stderr();
-    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }

@@ -60,10 +60,16 @@ pub(crate) enum CliError {
     Write(#[source] io::Error),
     /// The system refuses a handler of Ctrl-C.
     #[error("cannot listen for Ctrl-C")]
-    Interrupt(#[from] ctrlc::Error),
+    Interrupt(#[source] ctrlc::Error),
+    /// The system refuses handlers of other signals.
+    #[error("cannot listen for signals")]
+    Signals(#[source] io::Error),
     /// A test of `bench` is longer than the model allows.
     #[error("the longest test does not fit the model")]
     TestTooLong(#[source] EngineError),
+    /// A line of a conversation that is no question and no command.
+    #[error("{0}")]
+    Typed(String),
     /// `/set` of what there is not.
     #[error("there is no setting `{name}`: there are {known}")]
     NoSetting { name: String, known: String },
@@ -79,6 +85,21 @@ pub(crate) enum CliError {
     /// `rm` is asked to remove what is not in the cache.
     #[error("`{path}` is not in the Hugging Face cache")]
     NotOfTheCache { path: String },
+    /// The settings file cannot be read.
+    #[error("cannot read the settings in `{file}`")]
+    ReadSettings { file: String, source: io::Error },
+    /// A line of the settings file is wrong.
+    #[error("line {line} of `{file}` is wrong")]
+    Setting { file: String, line: usize, source: Box<CliError> },
+    /// The settings file is no TOML.
+    #[error("it is no TOML: {0}")]
+    NoToml(String),
+    /// A key of the settings file that is no flag.
+    #[error("there is no setting `{key}`")]
+    UnknownKey { key: String, close: Option<String> },
+    /// A model that was not found, and what may have been meant.
+    #[error("{error}")]
+    CloseName { error: Box<CliError>, close: String },
     /// The hub or its cache failed.
     #[error(transparent)]
     Hub(HubError),
@@ -166,13 +187,27 @@ impl CliError {
         matches!(self, Self::Write(_))
     }
 
+    /// What lies behind it, the nearest first.
+    pub(crate) fn causes(&self) -> Vec<String> {
+        let mut causes = Vec::new();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            causes.push(error.to_string());
+            cause = error.source();
+        }
+        causes
+    }
+
+    /// The error with its causes, in one line.
+    pub(crate) fn chain(&self) -> String {
+        [vec![self.to_string()], self.causes()].concat().join(": ")
+    }
+
     /// Prints the error with its causes and a hint.
     pub(crate) fn print(&self) {
         let mut text = format!("error: {self}\n");
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text += &format!("  caused by: {error}\n");
-            cause = error.source();
+        for cause in self.causes() {
+            text += &format!("  caused by: {cause}\n");
         }
         if let Some(hint) = self.hint() {
             text += &format!("hint: {hint}\n");
@@ -189,9 +224,13 @@ impl CliError {
 
     /// Whether the arguments are at fault.
     fn is_misuse(&self) -> bool {
+        if let Self::CloseName { error, .. } = self {
+            return error.is_misuse();
+        }
         matches!(
             self,
             Self::BadValue { .. }
+                | Self::Setting { .. }
                 | Self::Arguments { .. }
                 | Self::NoCommand { .. }
                 | Self::ExtraWord { .. }
@@ -203,9 +242,23 @@ impl CliError {
         )
     }
 
-    fn hint(&self) -> Option<String> {
+    /// What to do about it, in one sentence.
+    pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Arguments { suggested: Some(suggested), .. } => return Some(format!("did you mean `{suggested}`?")),
+            Self::Arguments { suggested: Some(close), .. }
+            | Self::CloseName { close, .. }
+            | Self::UnknownKey { close: Some(close), .. } => return Some(format!("did you mean `{close}`?")),
+            Self::Setting { source, .. } => match &**source {
+                Self::BadValue { .. } => {
+                    "docs/cli.md lists the settings; a flag or an environment variable goes before them"
+                }
+                error => return error.hint(),
+            },
+            Self::ReadSettings { .. } => "PLEACH_CONFIG names another file; an empty PLEACH_CONFIG does without",
+            Self::NoToml(_) => "a setting is a line such as `temperature = 0.7` or `device = \"cpu\"`",
+            Self::UnknownKey { .. } => {
+                "settings are the long names of flags that have an environment variable: docs/cli.md lists them"
+            }
             Self::BadValue { .. } | Self::Arguments { .. } => {
                 return Some(format!("`pleach {} --help` explains every flag", command()));
             }
@@ -227,6 +280,7 @@ impl CliError {
             Self::Messages { .. } => "expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`",
             Self::NotText { .. } => "convert it to UTF-8 first",
             Self::TooLong { .. } => "no model reads that much at once: give a part of it",
+            Self::Typed(_) => "/help lists commands",
             Self::NoSetting { .. } => "/set alone shows what they are",
             Self::FileExists { .. } => "take another name, or `/save -f FILE` to replace it",
             Self::WriteFile { .. } => "take a name in another folder",
@@ -236,7 +290,7 @@ impl CliError {
             }
             Self::Hub(error) => return error.hint(),
             Self::Engine(error) => return engine_hint(error),
-            Self::Read { .. } | Self::Write(_) | Self::Interrupt(_) => return None,
+            Self::Read { .. } | Self::Write(_) | Self::Interrupt(_) | Self::Signals(_) => return None,
         };
         Some(hint.to_owned())
     }

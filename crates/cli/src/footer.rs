@@ -79,8 +79,13 @@ fn speed(tokens_per_s: f64) -> String {
 
 /// In units of 1024.
 pub(crate) fn size(bytes: u64) -> String {
-    let mib = bytes as f64 / f64::from(1 << 20);
-    if mib < 1023.5 { format!("{} MiB", significant(mib)) } else { format!("{} GiB", significant(mib / 1024.0)) }
+    let (bytes, unit) = match bytes as f64 {
+        bytes @ ..1023.5 => (bytes, "bytes"),
+        bytes if bytes < 1023.5 * f64::from(1 << 10) => (bytes / f64::from(1 << 10), "KiB"),
+        bytes if bytes < 1023.5 * f64::from(1 << 20) => (bytes / f64::from(1 << 20), "MiB"),
+        bytes => (bytes / f64::from(1 << 30), "GiB"),
+    };
+    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{} {unit}", significant(bytes)) }
 }
 
 /// Three significant digits, and every digit before the point.
@@ -185,6 +190,7 @@ duration:                160 ms";
         let texts = ["0", "0.0123", "1.00", "1.00", "9.99", "10.0", "100", "123", "1000", "12346"];
         assert_eq!(numbers.map(significant), texts);
         assert_eq!(duration(Duration::from_micros(999_700)), "1.00 s");
-        assert_eq!(size(5 << 30), "5.00 GiB");
+        let sizes = [2, 1023, 1024, 665_600, 1 << 20, 1023 << 20, 5 << 30].map(size);
+        assert_eq!(sizes, ["2 bytes", "1023 bytes", "1.00 KiB", "650 KiB", "1.00 MiB", "1023 MiB", "5.00 GiB"]);
     }
 }

@@ -1,43 +1,57 @@
 //! Ctrl-C.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pleach_engine::CancelToken;
 
 use crate::error::{CliError, INTERRUPTED};
+use crate::keyboard::{Keyboard, Silence};
+use crate::progress::{CLEAR, print};
 
 /// What Ctrl-C does: it stops the work that can be stopped, and ends the process where there is none, as while a model
 /// loads, and where it was pressed before.
 #[derive(Debug, Clone)]
-pub(crate) struct Interrupts(Arc<Mutex<Option<CancelToken>>>);
+pub(crate) struct Interrupts {
+    work: Arc<Mutex<Option<CancelToken>>>,
+    keyboard: Keyboard,
+}
 
 impl Interrupts {
     /// From now on Ctrl-C comes here. The process has one handler.
     pub(crate) fn listen() -> Result<Self, CliError> {
-        Self::listen_with(None)
-    }
-
-    fn listen_with(work: Option<CancelToken>) -> Result<Self, CliError> {
-        let interrupts = Self(Arc::new(Mutex::new(work)));
+        let interrupts = Self { work: Arc::default(), keyboard: Keyboard::new().map_err(CliError::Signals)? };
         let handler = interrupts.clone();
-        ctrlc::set_handler(move || handler.interrupt())?;
+        ctrlc::set_handler(move || handler.interrupt()).map_err(CliError::Interrupt)?;
         Ok(interrupts)
     }
 
     /// A token that the next Ctrl-C cancels.
     pub(crate) fn stoppable(&self) -> CancelToken {
-        self.current().insert(CancelToken::new()).clone()
+        let work = CancelToken::new();
+        self.stop(&work);
+        work
+    }
+
+    /// The next Ctrl-C cancels this.
+    pub(crate) fn stop(&self, work: &CancelToken) {
+        *self.current() = Some(work.clone());
+    }
+
+    /// Until the end of what it returns, keys that are pressed do not show.
+    pub(crate) fn silence(&self) -> Silence {
+        self.keyboard.silence()
     }
 
     fn interrupt(&self) {
         match &*self.current() {
             Some(work) if !work.is_cancelled() => work.cancel(),
             _ => {
+                self.keyboard.restore();
                 if io::stderr().is_terminal() {
                     // Whatever note of progress stood there.
-                    let _ = io::stderr().write_all(b"\r\x1b[K");
+                    print(CLEAR);
                 }
                 process::exit(i32::from(INTERRUPTED));
             }
@@ -45,13 +59,6 @@ impl Interrupts {
     }
 
     fn current(&self) -> MutexGuard<'_, Option<CancelToken>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// From now on Ctrl-C cancels the token, and a second Ctrl-C ends the process at once.
-pub(crate) fn listen() -> Result<CancelToken, CliError> {
-    let work = CancelToken::new();
-    Interrupts::listen_with(Some(work.clone()))?;
-    Ok(work)
 }

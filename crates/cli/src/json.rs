@@ -38,8 +38,9 @@ pub(crate) struct Object {
     memory: Memory,
 }
 
+/// What answered.
 #[derive(Debug, Serialize)]
-struct Model {
+pub(crate) struct Model {
     name: String,
     path: String,
     architecture: &'static str,
@@ -170,7 +171,7 @@ fn finish_reason(reason: &FinishReason) -> (&'static str, Option<String>) {
 }
 
 impl Model {
-    fn new(engine: &Engine, located: &Located) -> Self {
+    pub(crate) fn new(engine: &Engine, located: &Located) -> Self {
         let info = engine.info();
         Self {
             name: located.name.clone(),

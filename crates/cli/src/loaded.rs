@@ -26,7 +26,8 @@ impl Loaded {
         options.draft_model = options.draft_model.map(|path| finder.find_path(&path, progress)).transpose()?;
         progress.show(&format!("loading {}", located.name));
         let started = Instant::now();
-        let engine = Engine::open(&located.path, &options);
+        let engine =
+            Engine::open_watched(&located.path, &options, &mut |loaded| progress.loading(&located.name, loaded));
         progress.clear();
         Ok(Self { located, engine: engine.map_err(CliError::from_engine)?, load: started.elapsed() })
     }

@@ -2,15 +2,18 @@
 
 mod args;
 mod commands;
+mod description;
 mod download;
 mod error;
 mod footer;
 mod interrupt;
 mod json;
+mod keyboard;
 mod loaded;
 mod markdown;
 mod measure;
 mod models;
+mod names;
 mod output;
 mod progress;
 mod prompt;

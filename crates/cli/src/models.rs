@@ -3,38 +3,73 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use pleach_engine::{Environment, Located, locate};
-use pleach_hub::{Hub, HubOptions, ModelId};
+use pleach_engine::{EngineError, Environment, Located, local_models, locate};
+use pleach_hub::{Hub, HubError, HubOptions, ModelId};
 
 use crate::args::NetworkFlags;
 use crate::download::Download;
 use crate::error::CliError;
+use crate::names::closest;
 use crate::progress::Progress;
 
 /// Finds models, and downloads those that are not there unless it may not.
 #[derive(Debug)]
 pub(crate) struct Finder {
     offline: bool,
+    default_model: Option<String>,
 }
 
 impl Finder {
     pub(crate) fn new(flags: &NetworkFlags) -> Self {
-        Self { offline: flags.offline }
+        Self { offline: flags.offline, default_model: flags.default_model.clone() }
     }
 
-    /// The model of that name; without one, that of `PLEACH_MODEL`, then the default.
+    /// The model of that name; without one, that of `PLEACH_MODEL`, then that of the settings, then the default.
     pub(crate) fn find(&self, model: Option<&str>, progress: &mut Progress) -> Result<Located, CliError> {
         let from_environment = if model.is_none() { model_variable()? } else { None };
-        let model = model.or(from_environment.as_deref());
+        let model = model.or(from_environment.as_deref()).or(self.default_model.as_deref());
         let Some((name, id)) = model.and_then(|name| Some((name, hub_id(name)?))) else {
-            return locate(model, &Environment::of_process()).map_err(CliError::from_engine);
+            return self.local(model);
         };
         let hub = self.hub()?;
         let resolved = match hub.cached(&id) {
-            Err(_) if !hub.options().offline => Download::start(&id, progress).run(&hub)?.model,
-            cached => cached.map_err(CliError::Hub)?,
+            Err(_) if !hub.options().offline => Download::start(&id, progress).run(&hub).map(|pulled| pulled.model),
+            cached => cached.map_err(CliError::Hub),
         };
+        let resolved = resolved.map_err(|error| self.with_close_name(error, model))?;
         Ok(Located { path: resolved.path, name: name.to_owned() })
+    }
+
+    /// A model by its path, or by its name if it lies where the default is looked for; the default without either.
+    fn local(&self, model: Option<&str>) -> Result<Located, CliError> {
+        let environment = Environment::of_process();
+        let error = match locate(model, &environment) {
+            Err(error @ EngineError::NoSuchModel { .. }) => error,
+            found => return found.map_err(CliError::from_engine),
+        };
+        let named = local_models(&environment).into_iter().find(|local| Some(local.name.as_str()) == model);
+        named.ok_or_else(|| self.with_close_name(CliError::from_engine(error), model))
+    }
+
+    /// Where no model has that name, the error with the most similar one on this machine.
+    fn with_close_name(&self, error: CliError, model: Option<&str>) -> CliError {
+        let is_unknown = matches!(
+            error,
+            CliError::Engine(EngineError::NoSuchModel { .. })
+                | CliError::Hub(HubError::NoSuchModel { .. } | HubError::Offline { .. } | HubError::NotCached { .. })
+        );
+        match model.filter(|_| is_unknown).and_then(|model| self.close_name(model)) {
+            Some(close) => CliError::CloseName { error: Box::new(error), close },
+            None => error,
+        }
+    }
+
+    fn close_name(&self, model: &str) -> Option<String> {
+        let local = local_models(&Environment::of_process());
+        let cached = self.hub().map(|hub| hub.cache().list()).unwrap_or_default();
+        let cached: Vec<String> = cached.iter().map(|model| model.id.to_string()).collect();
+        let names = local.iter().map(|model| model.name.as_str()).chain(cached.iter().map(String::as_str));
+        closest(model, names.filter(|name| *name != model))
     }
 
     /// The same for a draft model, which has no default.

@@ -1,14 +1,16 @@
 //! Lines on standard output and standard error.
 
 use std::borrow::Cow;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::style::Style;
 
-/// What a command was asked for.
+/// What a command was asked for. A terminal gets it without control characters, which names of files may have.
 pub(crate) fn print_text(text: &str) -> Result<(), CliError> {
+    let text = if io::stdout().is_terminal() { printable(text) } else { Cow::Borrowed(text) };
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::Write)
 }
@@ -24,9 +26,25 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print_line(&text)
 }
 
+/// The same, for programs that read line by line.
+pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string(value).map_err(|error| CliError::Write(error.into()))?;
+    print_line(&text)
+}
+
 /// A line on standard error. That it cannot be written is no reason to fail: what was asked for was done.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", printable(line));
+}
+
+/// The same, faint where that shows.
+pub(crate) fn say_dim(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", Style::of_stderr().dim(&printable(line)));
+}
+
+/// The text as a part of one line: [`printable`], and its line breaks are symbols as well.
+pub(crate) fn one_line(text: &str) -> String {
+    printable(text).replace('\n', "\u{240a}").replace('\t', " ")
 }
 
 /// The text with control characters shown as symbols, so that neither a model nor a file's name can move the cursor,

@@ -1,9 +1,13 @@
 //! One line on a terminal that says what is waited for, and goes away.
 
 use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
 
-use pleach_engine::Event;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pleach_engine::{Event, LoadProgress};
+use terminal_size::{Width, terminal_size_of};
 
+use crate::output::one_line;
 use crate::style::Style;
 
 /// The line. It shows on terminals only.
@@ -12,14 +16,43 @@ pub(crate) struct Progress {
     live: bool,
     quiet: bool,
     shown: bool,
+    /// When the line that stands there was shown.
+    since: Instant,
+    bar: Option<ProgressBar>,
 }
 
 /// Goes to the start of the line and empties it.
-const CLEAR: &str = "\r\x1b[K";
+pub(crate) const CLEAR: &str = "\r\x1b[K";
+
+/// Rate and time left come from what the last seconds brought.
+const BAR: &str = "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+
+/// Where the whole of it would not fit into one line.
+const NARROW_BAR: &str = "{percent}%, {eta} left: {wide_msg}";
+
+/// What is loaded sooner needs no bar.
+const SOON: Duration = Duration::from_millis(300);
+
+/// A bar of bytes on standard error, of which some are there already.
+pub(crate) fn byte_bar(message: &str, done: u64, total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+    let message = one_line(message);
+    // Besides the message: numbers of at most 50 characters, and a bar that is worth the name.
+    let needed = message.chars().count() + 60;
+    let template = if needed <= columns() { BAR } else { NARROW_BAR };
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(message);
+    bar.set_position(done);
+    // What is there already took no time: the tick takes it in, and the rate starts after it.
+    bar.tick();
+    bar.reset_eta();
+    bar.set_draw_target(ProgressDrawTarget::stderr());
+    bar
+}
 
 impl Progress {
     pub(crate) fn new(style: Style, quiet: bool) -> Self {
-        Self { live: style.terminal && !quiet, quiet, shown: false }
+        Self { live: style.terminal && !quiet, quiet, shown: false, since: Instant::now(), bar: None }
     }
 
     /// Whether anything shows.
@@ -40,9 +73,26 @@ impl Progress {
     /// Replaces the line.
     pub(crate) fn show(&mut self, note: &str) {
         if self.live {
+            self.bar = None;
             self.shown = true;
-            print(&format!("{CLEAR}{note}"));
+            self.since = Instant::now();
+            // A line that the terminal breaks could not be taken away.
+            let line: String = one_line(note).chars().take(columns().saturating_sub(1)).collect();
+            print(&format!("{CLEAR}{line}"));
         }
+    }
+
+    /// Shows how much of a model is loaded, if that takes a while.
+    pub(crate) fn loading(&mut self, name: &str, loaded: LoadProgress) {
+        if !self.live || (self.bar.is_none() && self.since.elapsed() < SOON) {
+            return;
+        }
+        let LoadProgress { done_bytes, total_bytes } = loaded;
+        let begin = || {
+            print(CLEAR);
+            byte_bar(&format!("loading {name}"), done_bytes, total_bytes)
+        };
+        self.bar.get_or_insert_with(begin).set_position(done_bytes);
     }
 
     /// Shows how much of the prompt is read, until something is written.
@@ -57,14 +107,22 @@ impl Progress {
 
     /// Takes the line away.
     pub(crate) fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
         if std::mem::take(&mut self.shown) {
             print(CLEAR);
         }
     }
 }
 
+/// Columns of the terminal; those of the oldest ones where it does not say.
+fn columns() -> usize {
+    terminal_size_of(io::stderr()).map_or(80, |(Width(columns), _)| usize::from(columns))
+}
+
 /// A note that cannot be shown is no reason to stop.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let mut stderr = io::stderr();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }

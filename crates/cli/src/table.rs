@@ -1,15 +1,21 @@
 //! Tables for terminals and for pages.
 
-/// Words in rows and columns; the first column is a label, the others are numbers.
+/// Words in rows and columns; the first column is a label, the others are numbers, but perhaps for the last.
 #[derive(Debug)]
 pub(crate) struct Table {
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
+    ends_with_words: bool,
 }
 
 impl Table {
     pub(crate) fn new(header: &[&'static str]) -> Self {
-        Self { header: header.to_vec(), rows: Vec::new() }
+        Self { header: header.to_vec(), rows: Vec::new(), ends_with_words: false }
+    }
+
+    /// The same, with words in the last column.
+    pub(crate) fn ending_with_words(header: &[&'static str]) -> Self {
+        Self { ends_with_words: true, ..Self::new(header) }
     }
 
     /// Adds a row of as many cells as the header has.
@@ -22,8 +28,9 @@ impl Table {
     pub(crate) fn text(&self) -> String {
         let widths = self.widths();
         let line = |cells: Vec<&str>| {
+            let last = cells.len().saturating_sub(1);
             let padded = cells.into_iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
-                0 => format!("{cell:<width$}"),
+                column if column == 0 || (column == last && self.ends_with_words) => format!("{cell:<width$}"),
                 _ => format!("{cell:>width$}"),
             });
             padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"

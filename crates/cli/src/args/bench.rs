@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use pleach_engine::{ContextLength, EngineOptions, RowShape, Speculation};
+use pleach_engine::{ContextLength, EngineOptions, RowShape, Sampling, Speculation};
 
 use super::{NetworkFlags, RuntimeFlags, SpecFlags, values};
 
@@ -144,6 +144,13 @@ enum RowShapeArg {
     Chain,
     /// Each row is continued by two.
     Tree,
+}
+
+impl SpeculationFlags {
+    /// How the answers are drawn.
+    pub(crate) fn sampling(&self) -> Sampling {
+        Sampling { temperature: Some(self.temperature), ..Sampling::default() }
+    }
 }
 
 impl TestFlags {

@@ -49,6 +49,9 @@ pub(crate) struct ChatFlags {
     /// Statistics after each answer.
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Print JSON: one event on each line, as docs/cli.md lists them. Questions and commands come as without it.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// No greeting, progress or warnings.
     #[arg(long)]
     pub(crate) quiet: bool,

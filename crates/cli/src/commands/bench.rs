@@ -11,7 +11,7 @@ use pleach_engine::{CancelToken, Located};
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, End};
-use crate::interrupt;
+use crate::interrupt::Interrupts;
 use crate::models::Finder;
 use crate::progress::Progress;
 use crate::style::Style;
@@ -28,9 +28,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<End, CliError> {
         return speculation::bench(args, &models);
     }
     let plan = Plan::new(&args.tests);
-    let cancel = interrupt::listen()?;
+    let (interrupts, cancel) = (Interrupts::listen()?, CancelToken::new());
     let mut report = Report::new(args.report.form());
-    let outcome = measure_all(args, &plan, &models, &cancel, &mut report);
+    let outcome = measure_all(args, &plan, &models, (&interrupts, &cancel), &mut report);
     // An error that comes before any result prints nothing but itself.
     if outcome.is_ok() || report.has_results() {
         report.finish()?;
@@ -42,7 +42,7 @@ fn measure_all(
     args: &BenchArgs,
     plan: &Plan,
     models: &[Located],
-    cancel: &CancelToken,
+    (interrupts, cancel): (&Interrupts, &CancelToken),
     report: &mut Report,
 ) -> Result<(), CliError> {
     let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
@@ -51,7 +51,8 @@ fn measure_all(
             if cancel.is_cancelled() {
                 return Ok(());
             }
-            let measured = Measurement { located, options: &options, plan, cancel, progress: &mut progress }.run();
+            let measured =
+                Measurement { located, options: &options, plan, interrupts, cancel, progress: &mut progress }.run();
             progress.clear();
             report.add(measured?)?;
         }

@@ -5,6 +5,7 @@ mod command;
 mod input;
 mod settings;
 mod store;
+mod voice;
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use crate::args::{ChatArgs, ChatFlags, ConversationFlags, SamplingFlags};
 use crate::error::{CliError, End};
 use crate::interrupt::Interrupts;
 use crate::loaded::Loaded;
-use crate::output::say;
+use crate::output::{say, say_dim};
 use crate::progress::Progress;
 use crate::render::Thoughts;
 use crate::style::Style;
@@ -24,13 +25,14 @@ use command::{Command, Switch, Thinking};
 use input::{Input, Line};
 use settings::SettingsView;
 use store::Store;
+use voice::Voice;
 
 /// A conversation with all that belongs to it.
 struct Chat {
     talk: ChatSession,
     answerer: Answerer,
     store: Store,
-    model: String,
+    voice: Voice,
     /// The seed that answers are drawn with; asking again takes the next.
     seed: u64,
 }
@@ -51,7 +53,7 @@ pub(crate) fn chat(args: ChatArgs) -> Result<End, CliError> {
         chat.load(file)?;
     }
     let mut input = Input::open(look.history)?;
-    if input.is_terminal() && !look.quiet {
+    if input.is_terminal() && !look.quiet && !look.json {
         chat.greet();
     }
     chat.talk_until_end(&mut input)?;
@@ -64,9 +66,10 @@ impl Chat {
             return Err(CliError::Engine(EngineError::NoChatTemplate));
         }
         let talk = ChatSession::new(loaded.engine.session().map_err(CliError::from_engine)?);
-        let model = loaded.located.name.clone();
-        let answerer = Answerer::new(loaded, interrupts, look);
-        Ok(Self { talk, answerer, store: Store::default(), model, seed: 0 })
+        let voice = if look.json { Voice::Program } else { Voice::People };
+        voice.ready(&loaded.engine, &loaded.located)?;
+        let answerer = Answerer::new(loaded, interrupts, voice, look);
+        Ok(Self { talk, answerer, store: Store::default(), voice, seed: 0 })
     }
 
     /// Takes over what the flags ask for.
@@ -84,9 +87,8 @@ impl Chat {
 
     fn greet(&self) {
         let info = self.answerer.engine().info();
-        let style = Style::of_stderr();
-        say(&format!("{}, {} tokens of context", self.model, info.context));
-        say(&style.dim("/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves"));
+        say(&format!("{}, {} tokens of context", self.answerer.located().name, info.context));
+        say_dim("/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves");
     }
 
     fn talk_until_end(&mut self, input: &mut Input) -> Result<(), CliError> {
@@ -99,7 +101,7 @@ impl Chat {
                 Line::Interrupted { was_empty } => {
                     interrupted = was_empty;
                     if was_empty {
-                        say(&Style::of_stderr().dim("Ctrl-C once more leaves; so do Ctrl-D and /exit"));
+                        say_dim("Ctrl-C once more leaves; so do Ctrl-D and /exit");
                     }
                 }
                 Line::Text(text) if text.trim().is_empty() => {}
@@ -108,7 +110,7 @@ impl Chat {
                     Ok(command) => interrupted = self.execute(command)?,
                     Err(refusal) => {
                         interrupted = false;
-                        say(&format!("error: {refusal}\nhint: /help lists commands"));
+                        self.voice.complain(&CliError::Typed(refusal.to_string()));
                     }
                 },
             }
@@ -119,7 +121,7 @@ impl Chat {
     fn execute(&mut self, command: Command) -> Result<bool, CliError> {
         match self.try_execute(command) {
             Err(error) if !error.ends_chat() => {
-                error.print();
+                self.voice.complain(&error);
                 Ok(false)
             }
             other => other,
@@ -127,30 +129,31 @@ impl Chat {
     }
 
     fn try_execute(&mut self, command: Command) -> Result<bool, CliError> {
+        let voice = self.voice;
         match command {
             Command::Ask(question) => return self.ask(&question),
             Command::Retry => return self.retry(),
-            Command::Help => say(command::HELP),
+            Command::Help => voice.say(command::HELP),
             Command::Clear => {
                 self.talk.clear();
-                say("the conversation is empty now");
+                voice.say("the conversation is empty now");
             }
             Command::Undo => match self.talk.undo() {
-                Some(question) => say(&format!("took back: {}", first_line(&question.content))),
-                None => say("there is nothing to take back"),
+                Some(question) => voice.say(&format!("took back: {}", first_line(&question.content))),
+                None => voice.say("there is nothing to take back"),
             },
             Command::System(None) => self.show_system(),
             Command::System(Some(text)) => {
                 self.talk.set_system(&text);
-                say(if text.is_empty() { "no instructions" } else { "instructions are set" });
+                voice.say(if text.is_empty() { "no instructions" } else { "instructions are set" });
             }
-            Command::Set(None) => self.settings().lines().iter().for_each(|line| say(line)),
+            Command::Set(None) => self.settings().lines().iter().for_each(|line| voice.say(line)),
             Command::Set(Some((name, value))) => {
-                say(&self.settings().set(&name, &value)?);
+                voice.say(&self.settings().set(&name, &value)?);
                 self.seed = self.talk.settings_mut().sampling.seed.unwrap_or_default();
             }
             Command::Save { file, replace } => {
-                say(&self.store.save(Path::new(&file), self.talk.messages(), replace)?)
+                voice.say(&self.store.save(Path::new(&file), self.talk.messages(), replace)?)
             }
             Command::Load(file) => self.load(Path::new(&file))?,
             Command::Think(thinking) => self.think(thinking),
@@ -168,17 +171,17 @@ impl Chat {
     /// Asks the last question again. Another seed makes another answer, but for a model that takes the likeliest token.
     fn retry(&mut self) -> Result<bool, CliError> {
         let Some(question) = self.talk.undo() else {
-            say("there is no question to ask again");
+            self.voice.say("there is no question to ask again");
             return Ok(false);
         };
         let Content::Text(text) = &question.content else {
-            say("the last question has parts that are no text, and cannot be asked again");
+            self.voice.say("the last question has parts that are no text, and cannot be asked again");
             self.talk.push(question);
             return Ok(false);
         };
         let makers = self.answerer.engine().generation_config();
         if self.talk.settings_mut().sampling.resolve(makers).temperature == 0.0 {
-            say("hint: at temperature 0 the answer is always the same; /set temperature 0.7 makes others");
+            self.voice.say("hint: at temperature 0 the answer is always the same; /set temperature 0.7 makes others");
         }
         self.seed = self.seed.wrapping_add(1);
         self.ask(text)
@@ -190,15 +193,15 @@ impl Chat {
         let is_question = messages.last().is_some_and(|message| message.role == Role::User);
         self.talk.chat_mut().messages = messages;
         let next = if is_question { "; /retry answers the last one" } else { "" };
-        say(&format!("loaded {count} messages from {}{next}", file.display()));
+        self.voice.say(&format!("loaded {count} messages from {}{next}", file.display()));
         Ok(())
     }
 
     fn show_system(&self) {
         let is_system = |message: &&Message| message.role == Role::System;
         match self.talk.messages().iter().find(is_system).map(|message| &message.content) {
-            Some(Content::Text(text)) => say(text),
-            _ => say("no instructions; /system TEXT gives some"),
+            Some(Content::Text(text)) => self.voice.say(text),
+            _ => self.voice.say("no instructions; /system TEXT gives some"),
         }
     }
 
@@ -218,7 +221,7 @@ impl Chat {
             None => "as the model likes",
         };
         let shown = if self.answerer.thoughts == Thoughts::Shown { "shown" } else { "hidden" };
-        say(&format!("thinking is {asked}, thoughts are {shown}"));
+        self.voice.say(&format!("thinking is {asked}, thoughts are {shown}"));
     }
 
     fn stats(&mut self, switch: Switch) {
@@ -226,7 +229,11 @@ impl Chat {
             Switch::Now => self.answerer.say_stats(),
             Switch::On | Switch::Off => {
                 self.answerer.stats = switch == Switch::On;
-                say(if self.answerer.stats { "statistics follow each answer" } else { "no statistics after answers" });
+                self.voice.say(if self.answerer.stats {
+                    "statistics follow each answer"
+                } else {
+                    "no statistics after answers"
+                });
             }
         }
     }

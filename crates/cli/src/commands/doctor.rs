@@ -10,7 +10,7 @@ use pleach_engine::{
 };
 use serde_json::{Value, json};
 
-use crate::args::{DoctorArgs, NetworkFlags};
+use crate::args::{DoctorArgs, NetworkFlags, settings_path};
 use crate::error::{CliError, End};
 use crate::footer::{self, aligned};
 use crate::models::Finder;
@@ -161,7 +161,7 @@ fn models_and_hub() -> Vec<Finding> {
         default_text,
         default.map(|it| it.path.display().to_string()),
     )];
-    match Finder::new(&NetworkFlags { offline: false }).hub() {
+    match Finder::new(&NetworkFlags::default()).hub() {
         Err(error) => findings.push(Finding::new("hub", "hub", format!("cannot be used: {error}"), Value::Null)),
         Ok(hub) => {
             let options = hub.options();
@@ -196,7 +196,7 @@ fn models_and_hub() -> Vec<Finding> {
     findings
 }
 
-/// Variables that change what commands do.
+/// Files and variables that change what commands do.
 fn settings() -> Vec<Finding> {
     let mut names: Vec<String> = env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
     names.retain(|name| name.starts_with("PLEACH_") || name.starts_with("HF_"));
@@ -208,7 +208,12 @@ fn settings() -> Vec<Finding> {
     };
     let set: Vec<String> = names.iter().map(shown).collect();
     let text = if set.is_empty() { "none".to_owned() } else { set.join(" ") };
-    vec![Finding::new("variables", "variables", text, set)]
+    let file = settings_path().filter(|path| path.is_file()).map(|path| path.display().to_string());
+    let file_text = file.clone().unwrap_or_else(|| "none".to_owned());
+    vec![
+        Finding::new("settings file", "settings_file", file_text, file),
+        Finding::new("variables", "variables", text, set),
+    ]
 }
 
 #[cfg(test)]

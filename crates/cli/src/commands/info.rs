@@ -1,49 +1,101 @@
-//! `pleach info`: where a model is, and what the hub has of it.
+//! `pleach info`: where a model is, what is in it, and what the hub has of it.
 
-use pleach_engine::{Environment, Located, locate};
+use std::path::Path;
+
+use pleach_engine::{EngineOptions, Inspection, inspect};
 use pleach_hub::{CachedModel, Hub, HubError, ModelId, RemoteModel, Resolved};
 use serde_json::{Value, json};
 
 use super::list::bytes_of;
 use crate::args::InfoArgs;
+use crate::description::{drafter_object, drafting, memory, parameters, quantization};
 use crate::error::{CliError, End};
 use crate::footer::{self, aligned};
 use crate::models::{Finder, hub_id};
 use crate::output::{print_json, print_text};
+use crate::progress::Progress;
+use crate::style::Style;
 
 /// Everything that is known of a model of the hub.
 struct Known {
     id: ModelId,
     cached: Option<CachedModel>,
     resolved: Result<Resolved, HubError>,
+    /// What is in it, if it is there.
+    contents: Option<Contents>,
     remote: Result<RemoteModel, HubError>,
 }
 
+/// What is in a model, or why it does not open.
+type Contents = Result<Inspection, CliError>;
+
 /// Prints what is known of the model.
 pub(crate) fn info(args: &InfoArgs) -> Result<End, CliError> {
+    let finder = Finder::new(&args.network);
     let Some(id) = hub_id(&args.model) else {
-        let located = locate(Some(&args.model), &Environment::of_process()).map_err(CliError::from_engine)?;
-        local(&located, args.json)?;
+        local(&finder, args)?;
         return Ok(End::Done);
     };
-    let known = Known::new(id, &Finder::new(&args.network).hub()?)?;
+    let known = Known::new(id, &finder.hub()?)?;
     if args.json { print_json(&known.object()) } else { print_text(&known.text()) }?;
     Ok(End::Done)
 }
 
-fn local(located: &Located, as_json: bool) -> Result<(), CliError> {
+fn local(finder: &Finder, args: &InfoArgs) -> Result<(), CliError> {
+    let located = finder.find(Some(&args.model), &mut Progress::new(Style::of_stderr(), true))?;
     let (path, bytes) = (located.path.display().to_string(), bytes_of(&located.path));
-    if as_json {
-        return print_json(
-            &json!({ "model": located.name, "path": path, "size_bytes": bytes, "cached": null, "hub": null }),
-        );
+    let contents = look_into(&located.path);
+    if args.json {
+        return print_json(&json!({
+            "model": located.name, "path": path, "size_bytes": bytes, "contents": contents_object(&contents),
+            "cached": null, "hub": null,
+        }));
     }
-    let lines = [aligned("model", &located.name), aligned("path", &path), aligned("size", &footer::size(bytes))];
-    print_text(&format!("{}\n{}\n", lines.join("\n"), inspect_note(&path)))
+    let mut lines =
+        vec![aligned("model", &located.name), aligned("path", &path), aligned("size", &footer::size(bytes))];
+    lines.extend(contents_lines(&contents));
+    lines.push(inspect_note(&path));
+    print_text(&(lines.join("\n") + "\n"))
+}
+
+fn look_into(path: &Path) -> Contents {
+    inspect(path, &EngineOptions::default()).map_err(CliError::from_engine)
+}
+
+fn contents_lines(contents: &Contents) -> Vec<String> {
+    let found = match contents {
+        Ok(found) => found,
+        Err(error) => return vec![aligned("does not open", &error.chain())],
+    };
+    let info = &found.info;
+    let mut lines = vec![
+        aligned("architecture", &format!("{}, {}", info.architecture, parameters(info.num_parameters))),
+        aligned("quantization", &quantization(found)),
+    ];
+    lines.extend(memory(found));
+    lines.extend(drafting(found));
+    lines
+}
+
+/// Null if it does not open.
+fn contents_object(contents: &Contents) -> Value {
+    let Ok(found) = contents else { return Value::Null };
+    let info = &found.info;
+    json!({
+        "architecture": info.architecture,
+        "num_parameters": info.num_parameters,
+        "quantization": info.quantization,
+        "bits_per_weight": found.bits_per_weight(),
+        "context": info.context,
+        "memory_bytes": found.total_bytes(info.context),
+        "largest_context": info.largest_context,
+        "max_context": info.max_context,
+        "drafter": found.drafter.as_ref().map(drafter_object),
+    })
 }
 
 fn inspect_note(name: &str) -> String {
-    format!("\n`pleach inspect {name}` says what is in it and what it takes.")
+    format!("\n`pleach inspect {name}` says more about what is in it and what it takes.")
 }
 
 impl Known {
@@ -52,10 +104,11 @@ impl Known {
     fn new(id: ModelId, hub: &Hub) -> Result<Self, CliError> {
         let cached = hub.cache().model(&id.repo);
         let resolved = hub.cached(&id);
+        let contents = resolved.as_ref().ok().map(|resolved| look_into(&resolved.path));
         let remote = hub.look(&id, &|_| {});
         match remote {
             Err(error) if cached.is_none() => Err(CliError::Hub(error)),
-            remote => Ok(Self { id, cached, resolved, remote }),
+            remote => Ok(Self { id, cached, resolved, contents, remote }),
         }
     }
 
@@ -65,6 +118,7 @@ impl Known {
             (Ok(resolved), _) => {
                 lines.push(aligned("path", &resolved.path.display().to_string()));
                 lines.push(aligned("commit", &resolved.commit));
+                lines.extend(self.contents.iter().flat_map(contents_lines));
             }
             (Err(HubError::SeveralFiles { .. }), Some(_)) => lines.push(aligned("cache", "has several files of it")),
             (Err(_), Some(_)) => lines.push(aligned("cache", "has a part of it, which does not open")),
@@ -141,6 +195,7 @@ impl Known {
             "model": self.id.to_string(),
             "path": self.resolved.as_ref().ok().map(|resolved| resolved.path.display().to_string()),
             "size_bytes": self.cached.as_ref().map(|cached| cached.size_bytes),
+            "contents": self.contents.as_ref().map(contents_object),
             "cached": cached,
             "hub": hub,
         })

@@ -5,6 +5,7 @@ use pleach_engine::{LayerType, ModelConfig};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
+use crate::description::{drafter_object, drafting, formats, parameters, quantization};
 use crate::error::{CliError, End};
 use crate::footer::{self, aligned};
 use crate::models::Finder;
@@ -17,8 +18,11 @@ use crate::table::Table;
 pub(crate) fn inspect(args: &InspectArgs) -> Result<End, CliError> {
     let mut progress = Progress::new(Style::of_stderr(), false);
     let named = args.name.as_deref().or(args.model.model.as_deref());
-    let located = Finder::new(&args.model.network).find(named, &mut progress)?;
-    let found = look_into(&located.path, &args.model.engine_options()).map_err(CliError::from_engine)?;
+    let finder = Finder::new(&args.model.network);
+    let located = finder.find(named, &mut progress)?;
+    let mut options = args.model.engine_options();
+    options.draft_model = options.draft_model.map(|path| finder.find_path(&path, &mut progress)).transpose()?;
+    let found = look_into(&located.path, &options).map_err(CliError::from_engine)?;
     if args.json { print_json(&object(&located, &found)) } else { print_text(&text(&located, &found, args.tensors)) }?;
     Ok(End::Done)
 }
@@ -30,16 +34,12 @@ fn text(located: &Located, found: &Inspection, with_tensors: bool) -> String {
         aligned("path", &located.path.display().to_string()),
         aligned("files", &format!("{}, {}", info.file_format, files(found))),
         aligned("architecture", &format!("{}, {}", info.architecture, parameters(info.num_parameters))),
+        aligned("quantization", &quantization(found)),
     ];
     lines.extend(config_lines(&found.config));
     let chat = if found.has_chat_template { "has a chat template" } else { "continues texts; it has no chat template" };
     lines.push(aligned("conversations", chat));
-    let head = if found.config.num_mtp_layers > 0 {
-        "by its own prediction head (mtp)"
-    } else {
-        "looked up in the text (ngram)"
-    };
-    lines.push(aligned("guesses ahead", head));
+    lines.extend(drafting(found));
     lines.push(aligned("skipped tensors", &info.skipped.len().to_string()));
     lines.push(String::new());
     lines.push(formats(found).text());
@@ -84,14 +84,6 @@ fn config_lines(config: &ModelConfig) -> Vec<String> {
     lines
 }
 
-fn formats(found: &Inspection) -> Table {
-    let mut table = Table::new(&["FORMAT", "TENSORS", "SIZE"]);
-    for share in &found.formats {
-        table.push(vec![share.format.clone(), share.tensors.to_string(), footer::size(share.size_bytes as u64)]);
-    }
-    table
-}
-
 fn tensors(found: &Inspection) -> Table {
     let mut table = Table::new(&["TENSOR", "SHAPE", "FORMAT", "SIZE"]);
     for tensor in &found.tensors {
@@ -127,14 +119,6 @@ fn memory_lines(found: &Inspection) -> Vec<String> {
     lines
 }
 
-fn parameters(count: u64) -> String {
-    match count as f64 {
-        count @ 1e9.. => format!("{} billion parameters", footer::significant(count / 1e9)),
-        count @ 1e6.. => format!("{} million parameters", footer::significant(count / 1e6)),
-        count => format!("{count} parameters"),
-    }
-}
-
 fn object(located: &Located, found: &Inspection) -> Value {
     let (info, config) = (&found.info, &found.config);
     let attention = config.layer_types.iter().filter(|layer| **layer == LayerType::FullAttention).count();
@@ -148,6 +132,8 @@ fn object(located: &Located, found: &Inspection) -> Value {
         "architecture": info.architecture,
         "num_parameters": info.num_parameters,
         "quantization": info.quantization,
+        "bits_per_weight": found.bits_per_weight(),
+        "drafter": found.drafter.as_ref().map(drafter_object),
         "config": {
             "num_hidden_layers": config.num_hidden_layers,
             "num_attention_layers": attention,
@@ -165,6 +151,7 @@ fn object(located: &Located, found: &Inspection) -> Value {
         "has_chat_template": found.has_chat_template,
         "formats": found.formats.iter().map(|share| json!({
             "format": share.format, "tensors": share.tensors, "size_bytes": share.size_bytes,
+            "num_parameters": share.num_parameters, "bits_per_weight": share.bits_per_weight(),
         })).collect::<Value>(),
         "tensors": found.tensors.iter().map(|tensor| json!({
             "name": tensor.name, "source_name": tensor.source_name, "shape": tensor.shape, "format": tensor.format,

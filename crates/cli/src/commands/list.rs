@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use pleach_engine::{Environment, Located, local_models};
-use pleach_hub::{CachedModel, Hub};
+use pleach_engine::{Environment, Located, ModelSummary, local_models, summarize};
+use pleach_hub::{CachedModel, Hub, ModelId};
 use serde_json::{Value, json};
 
 use crate::args::{ListArgs, NetworkFlags};
+use crate::description::{bits, short_parameters};
 use crate::error::{CliError, End};
 use crate::footer;
 use crate::models::Finder;
@@ -20,6 +21,8 @@ struct Row {
     name: String,
     path: String,
     bytes: u64,
+    /// What its files say; `None` if they do not open.
+    summary: Option<ModelSummary>,
     state: String,
     modified: Option<SystemTime>,
     is_default: bool,
@@ -27,7 +30,7 @@ struct Row {
 
 /// Prints all models.
 pub(crate) fn list(args: &ListArgs) -> Result<End, CliError> {
-    let hub = Finder::new(&NetworkFlags { offline: true }).hub()?;
+    let hub = Finder::new(&NetworkFlags { offline: true, ..NetworkFlags::default() }).hub()?;
     let local = local_models(&Environment::of_process());
     let mut rows: Vec<Row> = local.iter().enumerate().map(|(place, model)| local_row(model, place == 0)).collect();
     rows.extend(hub.cache().list().iter().flat_map(|model| cached_rows(model, &hub)));
@@ -42,11 +45,13 @@ pub(crate) fn list(args: &ListArgs) -> Result<End, CliError> {
 }
 
 fn local_row(model: &Located, is_default: bool) -> Row {
+    let summary = summarize(&model.path).ok();
     Row {
+        state: state(&summary),
+        summary,
         name: model.path.display().to_string(),
         path: model.path.display().to_string(),
         bytes: bytes_of(&model.path),
-        state: "ready".to_owned(),
         modified: fs::metadata(&model.path).and_then(|found| found.modified()).ok(),
         is_default,
     }
@@ -54,10 +59,11 @@ fn local_row(model: &Located, is_default: bool) -> Row {
 
 /// A row for everything of the model that opens; for a model of which nothing does, one that says why.
 fn cached_rows(model: &CachedModel, hub: &Hub) -> Vec<Row> {
-    let row = |name, bytes, state: &str| Row {
+    let row = |name, bytes, summary, state: &str| Row {
         name,
         path: model.path.display().to_string(),
         bytes,
+        summary,
         state: state.to_owned(),
         modified: model.modified,
         is_default: false,
@@ -69,17 +75,31 @@ fn cached_rows(model: &CachedModel, hub: &Hub) -> Vec<Row> {
             (0, 1..) => "unfinished download",
             (0, 0) => "incomplete",
         };
-        return vec![row(model.id.to_string(), model.size_bytes, state)];
+        return vec![row(model.id.to_string(), model.size_bytes, None, state)];
     }
-    ready.into_iter().map(|(id, bytes)| row(id.to_string(), bytes, "ready")).collect()
+    let ready_row = |(id, bytes): (ModelId, u64)| {
+        let summary = hub.cached(&id).ok().and_then(|resolved| summarize(&resolved.path).ok());
+        let state = state(&summary);
+        row(id.to_string(), bytes, summary, &state)
+    };
+    ready.into_iter().map(ready_row).collect()
+}
+
+/// All files of a model may be there and still be of a kind that this version does not open.
+fn state(summary: &Option<ModelSummary>) -> String {
+    if summary.is_some() { "ready".to_owned() } else { "does not open: `pleach info` says why".to_owned() }
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut table = Table::new(&["MODEL", "SIZE", "CHANGED", "STATE"]);
+    let mut table = Table::ending_with_words(&["MODEL", "SIZE", "PARAMETERS", "BITS", "CONTEXT", "CHANGED", "STATE"]);
     for row in rows {
         let state = if row.is_default { format!("{}, the default", row.state) } else { row.state.clone() };
         let changed = row.modified.and_then(|time| time.elapsed().ok()).map_or_else(String::new, ago);
-        table.push(vec![row.name.clone(), footer::size(row.bytes), changed, state]);
+        let [parameters, bits, context] = row.summary.as_ref().map_or_else(Default::default, |summary| {
+            let context = summary.max_context.to_string();
+            [short_parameters(summary.num_parameters), bits(summary.bits_per_weight), context]
+        });
+        table.push(vec![row.name.clone(), footer::size(row.bytes), parameters, bits, context, changed, state]);
     }
     table.text()
 }
@@ -90,6 +110,11 @@ fn object(row: &Row) -> Value {
         "model": row.name,
         "path": row.path,
         "size_bytes": row.bytes,
+        "architecture": row.summary.as_ref().map(|summary| summary.architecture),
+        "num_parameters": row.summary.as_ref().map(|summary| summary.num_parameters),
+        "quantization": row.summary.as_ref().map(|summary| &summary.quantization),
+        "bits_per_weight": row.summary.as_ref().map(|summary| summary.bits_per_weight),
+        "max_context": row.summary.as_ref().map(|summary| summary.max_context),
         "state": row.state,
         "default": row.is_default,
         "modified_unix_s": modified.map(|time| time.as_secs()),

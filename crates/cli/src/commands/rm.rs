@@ -13,7 +13,7 @@ use crate::output::{print_json, say};
 
 /// Removes each model.
 pub(crate) fn rm(args: &RmArgs) -> Result<End, CliError> {
-    let hub = Finder::new(&NetworkFlags { offline: true }).hub()?;
+    let hub = Finder::new(&NetworkFlags { offline: true, ..NetworkFlags::default() }).hub()?;
     for name in &args.models {
         // A path that exists may hold anything; only the cache's own folders are removed here.
         if Path::new(name).exists() && hub.cache().model(&parse(name)?.repo).is_none() {

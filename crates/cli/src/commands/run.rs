@@ -12,7 +12,7 @@ use crate::interrupt::Interrupts;
 use crate::json::Collector;
 use crate::loaded::Loaded;
 use crate::measure::{Measured, Meter};
-use crate::output::{print_json, say};
+use crate::output::{print_json, say, say_dim};
 use crate::progress::Progress;
 use crate::prompt::{self, Named};
 use crate::render::AnswerWriter;
@@ -38,7 +38,9 @@ pub(crate) fn run(arguments: (Option<String>, Option<String>), mut flags: Genera
     let cancel = interrupts.stoppable();
     explain(&flags.output, &loaded);
     let request = Request { prompt, settings: settings(&flags, cancel) };
+    let silence = interrupts.silence();
     let measured = answer(&loaded, &request, &flags.output, &mut progress)?;
+    drop(silence);
     Ok(if measured.finished.reason == FinishReason::Cancelled { End::Interrupted } else { End::Done })
 }
 
@@ -178,7 +180,7 @@ fn report(flags: &OutputFlags, prompt: &Prompt, measured: &Measured) {
     if style.terminal && Style::of_stdout().terminal {
         say("");
     }
-    footer::lines(measured).iter().for_each(|line| say(&style.dim(line)));
+    footer::lines(measured).iter().for_each(|line| say_dim(line));
 }
 
 /// Why an answer ended, in words.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::pty::{CTRL_C, CTRL_D, Terminal};
-use crate::support::{fixture, pleach, run};
+use crate::support::{bare, fixture, pleach, run};
 
 /// A conversation whose answers are short.
 fn chat(flags: &[&str], home: &TempDir) -> Terminal {
@@ -129,9 +129,7 @@ fn ctrl_c_stops_the_answer_and_then_leaves() {
     terminal.see_prompt();
 
     terminal.line("a long answer");
-    terminal.wait("some of the answer", |screen| {
-        screen.split_once("a long answer").is_some_and(|(_, answer)| answer.trim().len() > 10)
-    });
+    terminal.wait("some of the answer", is_answering);
     terminal.keys(CTRL_C);
     terminal.see_prompt();
     ask(&mut terminal, &format!("/save {}", file.display()));
@@ -150,9 +148,7 @@ fn ctrl_c_twice_stops_an_answer_and_leaves() {
     let home = TempDir::new().unwrap();
     let mut terminal = chat(&["--max-tokens", "4000", "--ignore-eos"], &home);
     terminal.line("a long answer");
-    terminal.wait("some of the answer", |screen| {
-        screen.split_once("a long answer").is_some_and(|(_, answer)| answer.trim().len() > 10)
-    });
+    terminal.wait("some of the answer", is_answering);
     terminal.keys(CTRL_C);
     terminal.see_prompt();
     terminal.keys(CTRL_C);
@@ -208,6 +204,61 @@ fn a_pleach_without_a_prompt_is_a_conversation() {
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
 }
 
+/// Keys that are pressed while an answer comes wait for the next line.
+#[test]
+fn what_is_typed_during_an_answer_does_not_show_in_it() {
+    let home = TempDir::new().unwrap();
+    let mut terminal = chat(&["--max-tokens", "2500", "--ignore-eos"], &home);
+    terminal.line("a long answer");
+    terminal.wait("some of the answer", is_answering);
+    terminal.keys("QQQZZZ");
+    terminal.wait("the end of the answer", |screen| screen.contains("cut off where max-tokens"));
+    terminal.wait("the keys at the prompt alone", |screen| screen.trim_end().ends_with(">>> QQQZZZ"));
+    assert_eq!(terminal.text().matches("QQQ").count(), 1, "{}", terminal.text());
+}
+
+/// A shell that leaves the terminal as it finds it gets one that shows what is typed, and the answer goes on in silence.
+#[test]
+fn ctrl_z_gives_the_shell_its_terminal() {
+    let home = TempDir::new().unwrap();
+    let model = fixture("tiny-qwen35");
+    let variables = [("PLEACH_HISTORY", ""), ("HOME", home.path().to_str().unwrap()), ("PS1", "shell> ")];
+    let mut terminal = Terminal::start_program("sh".as_ref(), &["-i"], &variables);
+    terminal.see("shell>");
+    let binary = bare().get_program().to_str().unwrap().to_owned();
+    let start = |terminal: &mut Terminal| {
+        terminal.keys(&format!("clear; {binary} chat {model} --no-think --max-tokens 4000 --ignore-eos\r"));
+        terminal.see("Ctrl-D leaves");
+        terminal.see_prompt();
+        terminal.line("a long answer");
+        terminal.wait("some of the answer", is_answering);
+    };
+    start(&mut terminal);
+    terminal.keys("\x1a");
+    terminal.wait("the shell", |screen| screen.trim_end().ends_with("shell>"));
+    terminal.keys("clear; stty -a | grep -cw -- -echo; echo done\r");
+    terminal.see("0\ndone");
+    terminal.keys("fg\r");
+    terminal.wait("the answer to go on", |screen| screen.split_once("fg").is_some_and(|(_, rest)| rest.len() > 300));
+    terminal.keys("QQQ");
+    terminal.keys(CTRL_C);
+    terminal.see_prompt();
+    assert!(!terminal.text().contains("QQQ"), "{}", terminal.text());
+    // Ended from elsewhere, it leaves the terminal in order as well.
+    terminal.line("another long answer");
+    terminal.wait("some of the answer", |screen| {
+        screen.split_once("another long answer").is_some_and(|(_, answer)| answer.trim().len() > 10)
+    });
+    terminal.keys("\x1a");
+    terminal.wait("the shell", |screen| screen.trim_end().ends_with("shell>"));
+    terminal.keys("kill %1; fg; clear; stty -a | grep -cw -- -echo; echo done\r");
+    terminal.see("0\ndone");
+}
+
+fn is_answering(screen: &str) -> bool {
+    screen.split_once("a long answer").is_some_and(|(_, answer)| answer.trim().len() > 10)
+}
+
 /// Nothing waits for a load that nobody wants any more.
 #[test]
 fn ctrl_c_ends_what_is_loading() {
@@ -233,6 +284,30 @@ fn the_screen() {
     ask(&mut terminal, "/undo");
     insta::assert_snapshot!(terminal.text());
     assert!(terminal.formatted().contains("\x1b[2m"), "{:?}", terminal.formatted());
+}
+
+#[test]
+fn programs_get_an_event_a_line() {
+    let model = fixture("tiny-qwen35");
+    let talked = run(pleach(["chat", &model, "--max-tokens", "5", "--no-think", "--json", "--temperature", "0"])
+        .write_stdin("hello\n/undo\n/fly\n/set top-p 3\n/exit\n"));
+    assert_eq!((talked.code, talked.stderr.as_str()), (Some(0), ""));
+    let events: Vec<Value> = talked.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+    assert_eq!(events[0]["type"], "ready");
+    assert_eq!(events[0]["model"]["architecture"], "qwen35");
+    let pieces: String = of("text").iter().map(|event| event["text"].as_str().unwrap()).collect();
+    let answers = of("answer");
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0]["text"], pieces);
+    assert_eq!(answers[0]["finish_reason"], "length");
+    assert_eq!(answers[0]["usage"]["output_tokens"], 5);
+    let notes: Vec<&str> = of("note").iter().map(|event| event["text"].as_str().unwrap()).collect();
+    assert_eq!(notes, ["warning: the answer was cut off where max-tokens or the context ends", "took back: hello"]);
+    let errors = of("error");
+    assert_eq!(errors[0]["message"], "there is no command `/fly`");
+    assert_eq!(errors[0]["hint"], "/help lists commands");
+    assert_eq!(errors[1]["message"], "`--top-p` is 3, but must be above 0 and at most 1");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn a_model_is_fetched_asked_listed_and_removed() {
 
     let listed = pleach(&fake, &cache, &["list"]);
     let row = listed.stdout.lines().find(|line| line.starts_with(MODEL)).unwrap_or_default();
-    assert!(row.contains("MiB") && row.ends_with("ready"), "{}", listed.stdout);
+    assert!(row.contains("KiB") && row.ends_with("ready"), "{}", listed.stdout);
     let json = pleach(&fake, &cache, &["list", "--json"]);
     assert!(json.stdout.contains("\"model\": \"org/model\""), "{}", json.stdout);
 
@@ -149,6 +149,68 @@ fn a_download_that_was_ended_is_resumed() {
         let asked = pleach(&fake, &cache, &["run", MODEL, "hi", "--max-tokens", "2", "--offline", "--quiet"]);
         assert_eq!(asked.code, Some(0), "{}", asked.stderr);
     }
+}
+
+/// DL-01: a disk that has no room from the start, and one that fills up in the middle.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_said_and_survived() {
+    // A file system of its own, which no other process sees, in steps that the hub waits for.
+    const SCRIPT: &str = r#"
+        cache=$HF_HUB_CACHE
+        mount -t tmpfs -o size=256k tmpfs "$cache" 2>"$out/mount" || exit 77
+        "$pleach" pull org/model 2>"$out/small"; echo $? >"$out/small.code"
+        mount -o remount,size=1m "$cache"
+        "$pleach" pull org/model 2>"$out/full" & pull=$!
+        while ! [ -e "$out/asked" ]; do sleep 0.02; done
+        head -c 600k /dev/zero >"$cache/others"; touch "$out/filled"
+        wait $pull; echo $? >"$out/full.code"
+        "$pleach" list >"$out/list"
+        "$pleach" run org/model hi --offline 2>"$out/offline"; echo $? >"$out/offline.code"
+        rm "$cache/others"
+        "$pleach" pull org/model >"$out/path" 2>"$out/again"; echo $? >"$out/again.code"
+        "$pleach" run org/model hi --offline --quiet --max-tokens 2 >"$out/answer"; echo $? >"$out/answer.code"
+    "#;
+    let (cache, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let marks = out.path().to_owned();
+    let fake = FakeHub::with(tiny_llama(), move |asked, reply| {
+        if asked.path.starts_with("/storage/") && asked.before == 0 {
+            fs::write(marks.join("asked"), "").unwrap();
+            let started = std::time::Instant::now();
+            while !marks.join("filled").exists() && started.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        reply
+    });
+    let mut script = std::process::Command::new("unshare");
+    let binary = command(&fake, &cache, &[]);
+    script.args(["--map-root-user", "--mount", "sh", "-c", SCRIPT]).env("out", out.path());
+    script.env("pleach", binary.get_program()).stdin(Stdio::null());
+    for (name, value) in binary.get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    let read = |name: &str| fs::read_to_string(out.path().join(name)).unwrap_or_default();
+    match script.status().map(|status| status.code()) {
+        Ok(Some(0)) => {}
+        other => return eprintln!("SKIPPED: a file system cannot be mounted here: {other:?} {}", read("mount")),
+    }
+
+    assert_eq!(read("small.code"), "1\n");
+    assert!(read("small").starts_with("error: the download takes "), "{}", read("small"));
+    assert!(read("small").contains("\nhint: make room (`pleach list` shows models, "), "{}", read("small"));
+    assert_eq!(read("full.code"), "1\n", "{}", read("full"));
+    assert!(read("full").contains("error: the disk is full: `"), "{}", read("full"));
+    assert!(read("full").contains("\nhint: make room "), "{}", read("full"));
+    assert!(read("list").contains("unfinished download"), "{}", read("list"));
+    assert_eq!(read("offline.code"), "1\n", "{}", read("offline"));
+    assert_eq!((read("again.code"), read("answer.code")), ("0\n".to_owned(), "0\n".to_owned()), "{}", read("again"));
+    assert!(
+        fake.log().iter().any(|asked| asked.path.starts_with("/storage/") && asked.range.is_some_and(|from| from > 0))
+    );
 }
 
 /// DL-05.

@@ -1,5 +1,7 @@
 //! Commands that look at models, at the machine and at the program itself.
 
+use std::fs;
+
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -31,6 +33,100 @@ fn a_model_is_inspected() {
     assert_eq!(object["tensors"].as_array().unwrap().len(), 38);
     let small = json(["inspect", &fixture("tiny-llama/model.gguf"), "--kv-cache", "f32"], "");
     assert_eq!(small["memory"]["token_bytes"], 4 * 2 * 32 * 4);
+}
+
+/// What the files take and say, and whether the drafter beside them fits.
+#[test]
+fn a_model_is_described_and_listed() {
+    let home = TempDir::new().unwrap();
+    let models = home.path().join("pleach/models");
+    fs::create_dir_all(&models).unwrap();
+    let put = |name: &str, from: &str| std::os::unix::fs::symlink(from, models.join(name)).unwrap();
+    put("mini", &checkout("models/pleach-mini"));
+    put("tiny.gguf", &fixture("tiny-llama/model.gguf"));
+    fs::create_dir(models.join("without-weights")).unwrap();
+    fs::write(models.join("without-weights/config.json"), "{}").unwrap();
+    let in_home = |arguments: &[&str]| {
+        let arguments = arguments.iter().copied();
+        run(pleach(arguments).env("XDG_CACHE_HOME", home.path()).env("HF_HUB_CACHE", home.path().join("hub")))
+    };
+
+    let listed = in_home(&["list"]);
+    let row = |name: &str| listed.stdout.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned();
+    assert!(row("/mini").contains(" M ") && row("/mini").contains("ready"), "{}", listed.stdout);
+    assert!(row("/tiny.gguf").contains("ready"), "{}", listed.stdout);
+    assert!(row("/without-weights").ends_with("does not open: `pleach info` says why"), "{}", listed.stdout);
+    let json = in_home(&["list", "--json"]);
+    let listed: Value = serde_json::from_str(&json.stdout).unwrap();
+    let tiny = listed.as_array().unwrap().iter().find(|row| row["model"].as_str().unwrap().contains("tiny")).unwrap();
+    assert_eq!((&tiny["architecture"], &tiny["max_context"]), (&"llama".into(), &4096.into()));
+
+    let mini = models.join("mini");
+    let info = in_home(&["info", mini.to_str().unwrap()]);
+    for line in
+        ["quantization:            ", " bits per weight\n", "memory when loaded:      ", "largest that fits:       "]
+    {
+        assert!(info.stdout.contains(line), "{line}\n{}", info.stdout);
+    }
+    assert!(info.stdout.contains("guesses ahead:           by a drafter that fits\n"), "{}", info.stdout);
+    let other = checkout("models/smollm2-135m-instruct-drafter");
+    let unfit = in_home(&["inspect", mini.to_str().unwrap(), "--draft-model", &other]);
+    assert!(unfit.stdout.contains(" does not fit: `dflash` cannot draft for this model: its `"), "{}", unfit.stdout);
+    let broken = in_home(&["info", models.join("without-weights").to_str().unwrap()]);
+    assert!(broken.stdout.contains("does not open:           "), "{}", broken.stdout);
+}
+
+fn checkout(path: &str) -> String {
+    format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn settings_come_from_a_file() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("config.toml");
+    let (model, path) = (fixture("tiny-llama"), file.display().to_string());
+    let with = |text: &str, arguments: &[&str]| {
+        fs::write(&file, text).unwrap();
+        run(pleach(arguments.iter().copied()).env("PLEACH_CONFIG", &file).env("PLEACH_SEED", "8"))
+    };
+    let settings = format!("# of this test\nmodel = \"{model}\"\nmax-tokens = 3\nseed = 7\n");
+    let answered = with(&settings, &["-m", "hi", "--json"]);
+    let object: Value = serde_json::from_str(&answered.stdout).unwrap();
+    // The variable goes before the file, and a flag before both.
+    assert_eq!((&object["usage"]["output_tokens"], &object["seed"]), (&3.into(), &8.into()));
+    let answered = with(&settings, &["-m", "hi", "--json", "--seed", "9", "--max-tokens", "2"]);
+    let object: Value = serde_json::from_str(&answered.stdout).unwrap();
+    assert_eq!((&object["usage"]["output_tokens"], &object["seed"]), (&2.into(), &9.into()));
+
+    let wrong = with("seed = 1\ntop-p = 7\n", &["list"]);
+    let message = format!(
+        "error: line 2 of `{path}` is wrong\n  caused by: `top-p` is 7, but must be above 0 and at most 1\n\
+         hint: docs/cli.md lists the settings; a flag or an environment variable goes before them\n"
+    );
+    assert_eq!((wrong.code, wrong.stderr), (Some(2), message));
+    let gone = run(pleach(["list"]).env("PLEACH_CONFIG", folder.path().join("none.toml")));
+    assert_eq!(gone.code, Some(1));
+    assert!(gone.stderr.starts_with("error: cannot read the settings in `"), "{}", gone.stderr);
+    assert!(gone.stderr.ends_with("hint: PLEACH_CONFIG names another file; an empty PLEACH_CONFIG does without\n"));
+}
+
+/// A slip in the name of a model that is there.
+#[test]
+fn a_name_that_is_close_is_offered() {
+    let home = TempDir::new().unwrap();
+    let models = home.path().join("pleach/models");
+    fs::create_dir_all(&models).unwrap();
+    let model = models.join("tiny-llama.gguf");
+    std::os::unix::fs::symlink(fixture("tiny-llama/model.gguf"), &model).unwrap();
+    fs::create_dir_all(home.path().join("hub/models--org--Some-Model-1B")).unwrap();
+    let in_home = |name: &str| {
+        let mut command = pleach(["inspect", name, "--offline"]);
+        run(command.env("XDG_CACHE_HOME", home.path()).env("HF_HUB_CACHE", home.path().join("hub"))).stderr
+    };
+    assert_eq!(in_home("tiny-llama"), "");
+    assert!(in_home("tiny_llama").ends_with("\nhint: did you mean `tiny-llama`?\n"));
+    assert!(in_home("org/some-model-1b").ends_with("\nhint: did you mean `org/Some-Model-1B`?\n"));
+    assert!(in_home("org/other").ends_with("hint: `pleach pull` fetches it when the network may be used\n"));
 }
 
 #[test]

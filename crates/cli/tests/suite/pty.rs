@@ -1,5 +1,6 @@
 //! A terminal of its own for a running program, with a screen that can be looked at.
 
+use std::ffi::OsStr;
 use std::io::{Read as _, Write};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
@@ -27,9 +28,14 @@ pub(crate) const CTRL_D: &str = "\x04";
 impl Terminal {
     /// Starts the binary on a screen of 24 lines.
     pub(crate) fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_program(bare().get_program(), arguments, variables)
+    }
+
+    /// Starts a program with the environment that the binary has in tests.
+    pub(crate) fn start_program(program: &OsStr, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let pty = native_pty_system().openpty(size(24, 90)).unwrap();
         let plain = bare();
-        let mut command = CommandBuilder::new(plain.get_program());
+        let mut command = CommandBuilder::new(program);
         command.args(arguments);
         for (name, value) in plain.get_envs() {
             match value {

@@ -41,6 +41,7 @@ pub(crate) fn bare() -> std::process::Command {
         command.env_remove(name);
     }
     command.env_remove("NO_COLOR").env_remove("HUGGINGFACE_HUB_CACHE").env("TERM", "xterm");
+    command.env("PLEACH_CONFIG", "");
     command
 }
 

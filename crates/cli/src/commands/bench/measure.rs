@@ -12,6 +12,7 @@ use pleach_engine::{
 use super::plan::{Plan, Test, Work};
 use super::statistics::Statistics;
 use crate::error::CliError;
+use crate::interrupt::Interrupts;
 use crate::progress::Progress;
 
 /// What is to be done.
@@ -19,6 +20,7 @@ pub(super) struct Measurement<'a> {
     pub(super) located: &'a Located,
     pub(super) options: &'a EngineOptions,
     pub(super) plan: &'a Plan,
+    pub(super) interrupts: &'a Interrupts,
     pub(super) cancel: &'a CancelToken,
     pub(super) progress: &'a mut Progress,
 }
@@ -77,8 +79,12 @@ impl Measurement<'_> {
 
         self.progress.show(&format!("loading {}", self.located.name));
         let started = Instant::now();
-        let engine = Engine::open(&self.located.path, self.options).map_err(CliError::from_bench)?;
+        let mut loading = |loaded| self.progress.loading(&self.located.name, loaded);
+        let engine = Engine::open_watched(&self.located.path, self.options, &mut loading);
+        let engine = engine.map_err(CliError::from_bench)?;
         let load = started.elapsed();
+        // Until the first model is there, Ctrl-C ends the process: nothing was measured yet.
+        self.interrupts.stop(self.cancel);
         let mut bencher = engine.bencher(self.cancel.clone()).map_err(CliError::from_engine)?;
 
         let meter = ActivityMeter::start();

@@ -6,12 +6,13 @@ mod report;
 use std::collections::BTreeMap;
 
 use pleach_engine::{
-    CancelToken, Engine, EngineOptions, Event, Finished, Located, Request, Sampling, Settings, SpecBudget, load_average,
+    CancelToken, Engine, EngineOptions, Event, Finished, Located, Request, Settings, SpecBudget, load_average,
 };
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, End};
-use crate::interrupt;
+use crate::interrupt::Interrupts;
+use crate::models::Finder;
 use crate::progress::Progress;
 use crate::style::Style;
 
@@ -64,9 +65,9 @@ struct Answer {
 /// Answers every prompt with every model. What was measured is printed, whatever comes after.
 pub(super) fn bench(args: &BenchArgs, models: &[Located]) -> Result<End, CliError> {
     let questions = prompts::read(&args.speculation.prompts, args.speculation.per_category)?;
-    let cancel = interrupt::listen()?;
+    let (interrupts, cancel) = (Interrupts::listen()?, CancelToken::new());
     let mut report = Report::new(args.report.form());
-    let outcome = measure_all(args, models, &questions, &cancel, &mut report);
+    let outcome = measure_all(args, models, &questions, (&interrupts, &cancel), &mut report);
     // An error that comes before any result prints nothing but itself.
     if outcome.is_ok() || report.has_results() {
         report.finish()?;
@@ -78,21 +79,24 @@ fn measure_all(
     args: &BenchArgs,
     models: &[Located],
     questions: &[Question],
-    cancel: &CancelToken,
+    (interrupts, cancel): (&Interrupts, &CancelToken),
     report: &mut Report,
 ) -> Result<(), CliError> {
     let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
+    let finder = Finder::new(&args.network);
+    let draft_model = args.speculation.spec.draft_model.as_deref();
+    let draft_model = draft_model.map(|path| finder.find_path(path, &mut progress)).transpose()?;
     for located in models {
         for options in args.machine.engine_options(0) {
             let options = EngineOptions {
                 speculation: args.speculation.spec.speculation(),
-                draft_model: args.speculation.spec.draft_model.clone(),
+                draft_model: draft_model.clone(),
                 ..options
             };
             if cancel.is_cancelled() {
                 return Ok(());
             }
-            let run = measure(args, located, options, questions, cancel, &mut progress);
+            let run = measure(args, located, options, questions, (interrupts, cancel), &mut progress);
             progress.clear();
             report.add(run?)?;
         }
@@ -105,14 +109,17 @@ fn measure(
     located: &Located,
     options: EngineOptions,
     questions: &[Question],
-    cancel: &CancelToken,
+    (interrupts, cancel): (&Interrupts, &CancelToken),
     progress: &mut Progress,
 ) -> Result<SpecRun, CliError> {
     progress.show(&format!("loading {}", located.name));
-    let engine = Engine::open(&located.path, &options).map_err(CliError::from_bench)?;
+    let engine = Engine::open_watched(&located.path, &options, &mut |loaded| progress.loading(&located.name, loaded));
+    let engine = engine.map_err(CliError::from_bench)?;
+    // Until the first model is there, Ctrl-C ends the process: nothing was measured yet.
+    interrupts.stop(cancel);
     let (budget, temperature) = (args.speculation.spec.spec_budget, args.speculation.temperature);
     let settings = Settings {
-        sampling: Sampling { temperature: Some(temperature), ..Sampling::default() },
+        sampling: args.speculation.sampling(),
         max_tokens: Some(args.tests.generate.first().copied().unwrap_or(DEFAULT_TOKENS)),
         cancel: cancel.clone(),
         ..Settings::default()

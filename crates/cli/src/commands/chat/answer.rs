@@ -2,17 +2,18 @@
 
 use std::io::{self, IsTerminal as _};
 
-use pleach_engine::{ChatSession, EnergyMeter, Engine, Event, FinishReason, Finished, Reply};
+use pleach_engine::{ChatSession, EnergyMeter, Engine, Event, FinishReason, Finished, Located, Reply};
 
+use super::voice::{Pieces, Voice};
 use crate::args::ChatFlags;
 use crate::error::CliError;
 use crate::footer;
 use crate::interrupt::Interrupts;
 use crate::loaded::Loaded;
 use crate::measure::{Measured, Meter};
-use crate::output::say;
+use crate::output::{say, say_dim};
 use crate::progress::Progress;
-use crate::render::{AnswerWriter, Thoughts};
+use crate::render::Thoughts;
 use crate::style::Style;
 
 /// Asks, shows answers, and remembers what the last one took.
@@ -20,6 +21,7 @@ pub(super) struct Answerer {
     loaded: Loaded,
     interrupts: Interrupts,
     quiet: bool,
+    voice: Voice,
     last: Option<Measured>,
     pub(super) thoughts: Thoughts,
     /// Whether statistics follow each answer.
@@ -27,34 +29,39 @@ pub(super) struct Answerer {
 }
 
 impl Answerer {
-    pub(super) fn new(loaded: Loaded, interrupts: Interrupts, look: &ChatFlags) -> Self {
+    pub(super) fn new(loaded: Loaded, interrupts: Interrupts, voice: Voice, look: &ChatFlags) -> Self {
         let thoughts = if look.hide_thoughts { Thoughts::Hidden } else { Thoughts::Shown };
-        Self { loaded, interrupts, quiet: look.quiet, last: None, thoughts, stats: look.stats }
+        Self { loaded, interrupts, quiet: look.quiet, voice, last: None, thoughts, stats: look.stats }
     }
 
     pub(super) fn engine(&self) -> &Engine {
         &self.loaded.engine
     }
 
+    pub(super) fn located(&self) -> &Located {
+        &self.loaded.located
+    }
+
     /// Asks a question and shows the answer; true if Ctrl-C stopped it. What was written until then is part of the
     /// conversation.
     pub(super) fn answer(&mut self, talk: &mut ChatSession, question: &str) -> Result<bool, CliError> {
         talk.settings_mut().cancel = self.interrupts.stoppable();
+        let _silence = self.interrupts.silence();
         let meter = Meter::start(EnergyMeter::open());
         let mut reply = talk.ask(question).map_err(CliError::from_engine)?;
         if !self.quiet {
-            reply.generation().notes().iter().for_each(|note| say(&format!("warning: {note}")));
+            reply.generation().notes().iter().for_each(|note| self.voice.say(&format!("warning: {note}")));
         }
         let measured = self.show(&mut reply, meter)?;
         let reason = measured.finished.reason.clone();
         self.last = Some(measured);
         if reason == FinishReason::Length {
-            say("warning: the answer was cut off where max-tokens or the context ends");
+            self.voice.say("warning: the answer was cut off where max-tokens or the context ends");
         }
         if self.stats {
             self.say_stats();
         }
-        if io::stdout().is_terminal() {
+        if self.voice == Voice::People && io::stdout().is_terminal() {
             say("");
         }
         Ok(reason == FinishReason::Cancelled)
@@ -62,17 +69,19 @@ impl Answerer {
 
     fn show(&self, reply: &mut Reply<'_>, mut meter: Meter) -> Result<Measured, CliError> {
         let mut progress = Progress::new(Style::of_stderr(), self.quiet);
-        let mut writer = AnswerWriter::new(io::stdout().lock(), Style::of_stdout(), self.thoughts);
-        let finished = self.follow(reply, &mut writer, &mut meter, &mut progress);
+        let mut pieces = self.voice.pieces(reply.generation().prompt_tokens(), self.thoughts);
+        let finished = self.follow(reply, &mut pieces, &mut meter, &mut progress);
         progress.clear();
-        writer.finish().map_err(CliError::Write)?;
-        Ok(Measured::new(finished?, self.loaded.load, meter))
+        pieces.end_line()?;
+        let measured = Measured::new(finished?, self.loaded.load, meter);
+        pieces.finish(&self.loaded.engine, &self.loaded.located, &measured)?;
+        Ok(measured)
     }
 
     fn follow(
         &self,
         reply: &mut Reply<'_>,
-        writer: &mut AnswerWriter<io::StdoutLock<'static>>,
+        pieces: &mut Pieces,
         meter: &mut Meter,
         progress: &mut Progress,
     ) -> Result<Finished, CliError> {
@@ -88,17 +97,17 @@ impl Answerer {
             if let Event::Finished(finished) = event {
                 return Ok(finished);
             }
-            writer.event(&event).map_err(CliError::Write)?;
+            pieces.event(event)?;
         }
         unreachable!("the last event of a request is that it finished, or an error")
     }
 
     /// The statistics of the last answer.
     pub(super) fn say_stats(&self) {
-        let style = Style::of_stderr();
-        match &self.last {
-            Some(measured) => footer::lines(measured).iter().for_each(|line| say(&style.dim(line))),
-            None => say("there was no answer yet"),
+        match (&self.last, self.voice) {
+            (None, voice) => voice.say("there was no answer yet"),
+            (Some(measured), Voice::People) => footer::lines(measured).iter().for_each(|line| say_dim(line)),
+            (Some(measured), voice) => footer::lines(measured).iter().for_each(|line| voice.say(line)),
         }
     }
 }
