@@ -9,13 +9,15 @@ use pleach_model::{Model, MtpRunner, Runner};
 use pleach_text::{AddedTokens, ChatRequest, ChatTemplate, RenderNote, SpecialTokens, Tokenizer, opens_reasoning};
 
 use crate::costly::{Costly, CostlyKind, CostlyRunner};
+use crate::embed::{Embedder, Pooling};
 use crate::generation::Drafters;
 use crate::options::ContextLimits;
 use crate::speculation::WallClock;
 use crate::target::Runners;
 use crate::turns::Turns;
 use crate::{
-    EngineError, EngineOptions, ModelInfo, Prompt, Session, SpecBudget, Speculation, drafter, info, vocabulary,
+    EngineError, EngineOptions, ModelInfo, Prompt, Session, Settings, SpecBudget, Speculation, drafter, info,
+    vocabulary,
 };
 
 /// A model with its weights, shared by any number of sessions and threads. Cloning it is cheap.
@@ -42,6 +44,8 @@ struct Inner {
     stop_tokens: Vec<u32>,
     prefill_chunk: usize,
     info: ModelInfo,
+    /// Made when a text is first embedded.
+    embedder: Embedder,
 }
 
 /// How far a model is loaded.
@@ -54,11 +58,14 @@ pub struct LoadProgress {
 }
 
 /// A prompt as the model reads it.
-pub(crate) struct EncodedPrompt {
-    pub(crate) tokens: Vec<u32>,
+#[derive(Debug, Clone, PartialEq)]
+pub struct EncodedPrompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
     /// Whether the answer starts inside a thought.
-    pub(crate) opens_reasoning: bool,
-    pub(crate) notes: Vec<RenderNote>,
+    pub opens_reasoning: bool,
+    /// What had to be changed for the chat template to take the conversation; usually nothing.
+    pub notes: Vec<RenderNote>,
 }
 
 impl Engine {
@@ -119,6 +126,7 @@ impl Engine {
             stop_tokens,
             prefill_chunk: options.prefill_chunk,
             info,
+            embedder: Embedder::default(),
         })))
     }
 
@@ -128,6 +136,16 @@ impl Engine {
     /// What the device says when its memory is full.
     pub fn session(&self) -> Result<Session, EngineError> {
         Session::new(self.clone())
+    }
+
+    /// Checks what a request asks for beside its prompt, as [`Session::generate`] does before any work.
+    ///
+    /// # Errors
+    /// A field outside its range.
+    pub fn check(&self, settings: &Settings) -> Result<(), EngineError> {
+        settings.stop_strings()?;
+        settings.spec_budget.validate()?;
+        Ok(settings.sampling.resolve(self.generation_config()).validate(self.info().vocab_size)?)
     }
 
     /// What was opened.
@@ -171,7 +189,12 @@ impl Engine {
         Ok(self.encode_prompt(prompt)?.tokens)
     }
 
-    pub(crate) fn encode_prompt(&self, prompt: &Prompt) -> Result<EncodedPrompt, EngineError> {
+    /// A prompt as the model reads it, for callers that look at it before they ask: as [`Prompt::Tokens`](crate::Prompt)
+    /// its tokens give the same text.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<EncodedPrompt, EngineError> {
         match prompt {
             Prompt::Chat(chat) => {
                 let (text, notes) = self.render_with_notes(chat)?;
@@ -208,6 +231,21 @@ impl Engine {
         }
         let rendered = template.render(chat)?;
         Ok((rendered.prompt, rendered.notes))
+    }
+
+    /// One vector for a text: hidden states after the final norm, pooled and scaled to length 1; `[hidden_size]`.
+    ///
+    /// Passes run beside those of sessions, on the same device.
+    ///
+    /// # Errors
+    /// [`EngineError::PromptTooLong`], [`EngineError::Decode`] for no tokens or unknown ones, [`EngineError::Model`] if a pass
+    /// fails.
+    pub fn embed(&self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
+        self.0.embedder.embed(self, tokens, pooling)
+    }
+
+    pub(crate) fn shared_model(&self) -> &Arc<Model> {
+        &self.0.model
     }
 
     pub(crate) fn model(&self) -> &Model {

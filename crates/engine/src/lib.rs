@@ -29,6 +29,7 @@ mod costly;
 mod dflash;
 mod draft_model;
 mod drafter;
+mod embed;
 mod energy;
 mod engine;
 mod error;
@@ -56,8 +57,9 @@ pub use activity::{Activity, ActivityMeter, ProgramShare, load_average, processo
 pub use bench::{BenchProfile, Bencher, MAX_PASS_ROWS, RowShape};
 pub use cancel::CancelToken;
 pub use chat::{Answer, ChatSession, Reply};
+pub use embed::Pooling;
 pub use energy::{EnergyMeter, EnergyUnavailable};
-pub use engine::{Engine, LoadProgress};
+pub use engine::{EncodedPrompt, Engine, LoadProgress};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Finished, Prefill, Timings, TokenEvent, TokenLogProbs, Usage};
 pub use generation::Generation;
@@ -77,7 +79,7 @@ pub use speculation::{AUTOMATIC_SPEC_ROWS, Drafting, MAX_SPEC_ROWS, SpecBudget, 
 pub use pleach_checkpoint::{
     CheckpointError, GenerationConfig, LayerType, ModelConfig, MoeConfig, SkippedTensor, SourceFile,
 };
-pub use pleach_decode::{DecodeError, SamplingParams};
+pub use pleach_decode::{Constraint, DecodeError, Flow, SamplingParams, TokenMask};
 pub use pleach_kernels::{Ceilings, KernelError, PartProfile, PassPart, PassProfile, PassWork, Rate};
 pub use pleach_model::{MemoryPlan, ModelError};
 pub use pleach_text::{

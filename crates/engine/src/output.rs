@@ -1,6 +1,6 @@
 //! From drawn tokens to what the user sees.
 
-use pleach_decode::{Constraint, Flow, TokenId};
+use pleach_decode::{Constraint, Flow, TokenId, TokenMask};
 use pleach_text::{Detokenizer, Span, SpanSplitter, StopMatcher};
 
 use crate::Event;
@@ -13,13 +13,20 @@ pub(crate) struct Output {
     stops: StopMatcher,
     /// `None` if all is answer.
     splitter: Option<SpanSplitter>,
+    /// What the caller demands of the text beside stop strings.
+    demand: Option<Box<dyn Constraint + Send>>,
     stopped: Option<String>,
     ready: Vec<Event>,
 }
 
 impl Output {
     pub(crate) fn new(detokenizer: Detokenizer, stops: StopMatcher, splitter: Option<SpanSplitter>) -> Self {
-        Self { detokenizer, stops, splitter, stopped: None, ready: Vec::new() }
+        Self { detokenizer, stops, splitter, demand: None, stopped: None, ready: Vec::new() }
+    }
+
+    /// With a demand on the text.
+    pub(crate) fn with_demand(self, demand: Option<Box<dyn Constraint + Send>>) -> Self {
+        Self { demand, ..self }
     }
 
     /// The stop string that ended the text.
@@ -73,9 +80,18 @@ impl Output {
 }
 
 impl Constraint for Output {
+    fn allowed(&mut self) -> Option<&TokenMask> {
+        self.demand.as_mut()?.allowed()
+    }
+
+    fn forced(&mut self, most: usize) -> Vec<TokenId> {
+        self.demand.as_mut().map(|demand| demand.forced(most)).unwrap_or_default()
+    }
+
     fn push(&mut self, token: TokenId) -> Flow {
         let text = self.detokenizer.push(token);
         self.show(&text);
-        if self.stopped.is_some() { Flow::Stop } else { Flow::Continue }
+        let flow = self.demand.as_mut().map_or(Flow::Continue, |demand| demand.push(token));
+        if self.stopped.is_some() { Flow::Stop } else { flow }
     }
 }

@@ -63,6 +63,15 @@ impl Prefix {
         Ok(self.len())
     }
 
+    /// What [`reuse`](Self::reuse) would return.
+    pub(crate) fn usable(&self, prompt: &[u32]) -> usize {
+        if self.len() > 0 && prompt.len() > self.len() && prompt.starts_with(&self.tokens) {
+            return self.len();
+        }
+        let end = self.prompt_end.as_ref().map_or(0, |end| end.sequence.len());
+        if prompt.starts_with(&self.tokens[..end]) { end } else { 0 }
+    }
+
     /// Forgets everything: the state may be wrong.
     pub(crate) fn forget(&mut self) {
         self.tokens.clear();

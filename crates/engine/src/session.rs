@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pleach_decode::{Generation as Writer, GenerationOptions};
+use pleach_decode::{Constraint, Generation as Writer, GenerationOptions};
 use pleach_text::{Detokenizer, SpanSplitter, StopMatcher};
 
 use crate::costly::Costly;
@@ -63,6 +63,35 @@ impl Session {
     /// Before any work is done: a field outside its range, a prompt that is empty, has unknown tokens or leaves no room
     /// for an answer, a conversation that the chat template refuses. The session is as before.
     pub fn generate(&mut self, request: &Request) -> Result<Generation<'_>, EngineError> {
+        self.start(request, None)
+    }
+
+    /// Does what [`generate`](Self::generate) does, and lets `demand` decide which tokens may come next: a grammar, a limit
+    /// on the thought.
+    ///
+    /// It hears of every token of the output, in order, thought included, but not of a token that ends the text. Tokens that
+    /// it forces are drafted; the text ends when it says so, or where a stop string or another limit is met.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate). A demand that leaves no token ends the request with [`EngineError::Decode`].
+    pub fn generate_with(
+        &mut self,
+        request: &Request,
+        demand: Box<dyn Constraint + Send>,
+    ) -> Result<Generation<'_>, EngineError> {
+        self.start(request, Some(demand))
+    }
+
+    /// Tokens of `prompt` that a request for it would not read again. Nothing is changed.
+    pub fn reusable_tokens(&self, prompt: &[u32]) -> usize {
+        self.prefix.usable(prompt)
+    }
+
+    fn start(
+        &mut self,
+        request: &Request,
+        demand: Option<Box<dyn Constraint + Send>>,
+    ) -> Result<Generation<'_>, EngineError> {
         let started = Instant::now();
         let settings = &request.settings;
         let stops = settings.stop_strings()?;
@@ -85,7 +114,7 @@ impl Session {
             prefix: &mut self.prefix,
             writer,
             drafters: self.engine.drafters(settings.spec_budget, &mut self.costly, cached),
-            output: Output::new(detokenizer, StopMatcher::new(stops), splitter),
+            output: Output::new(detokenizer, StopMatcher::new(stops), splitter).with_demand(demand),
             logprobs: settings.logprobs,
             cancel: settings.cancel.clone(),
             seed,
