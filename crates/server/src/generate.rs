@@ -1,0 +1,268 @@
+//! The one internal form of a request for text, and its way to the scheduler.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pleach_engine::{
+    AddedTokens, CancelToken, ChatRequest, Content, EncodedPrompt, EngineError, Message, Part, Prompt, Role, Settings,
+};
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::app::{App, Ready};
+use crate::error::ApiError;
+use crate::gate::Demands;
+use crate::grammar::Rule;
+use crate::ids;
+use crate::metrics::Metrics;
+use crate::schedule::{Run, Update, Work};
+use crate::tools::{Tool, ToolChoice};
+
+/// A request for text, whatever protocol it came in.
+pub(crate) struct Generate {
+    pub(crate) prompts: Vec<Prompt>,
+    pub(crate) settings: Settings,
+    /// Answers to each prompt.
+    pub(crate) n: usize,
+    pub(crate) tools: Vec<Tool>,
+    pub(crate) tool_choice: ToolChoice,
+    pub(crate) parallel_tool_calls: bool,
+    pub(crate) format: Format,
+    pub(crate) thinking: Thinking,
+    /// Whether the prompt is a text that the answer completes: then nothing is a thought or a call.
+    pub(crate) is_raw: bool,
+    /// Whether the answer goes on with the last message, the assistant's, instead of beginning a turn.
+    pub(crate) continues: bool,
+    /// The field that holds the prompt, for errors.
+    pub(crate) prompt_field: &'static str,
+}
+
+/// The form that an answer must have.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) enum Format {
+    #[default]
+    Text,
+    /// JSON that a schema allows; the path is that of the schema in the request.
+    Json { schema: Value, path: String },
+}
+
+/// How much the model may think.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Thinking {
+    /// Whether it may; `None` leaves it to the model's template.
+    pub(crate) enabled: Option<bool>,
+    /// Tokens of a thought.
+    pub(crate) budget: Option<usize>,
+}
+
+/// A request that is being answered. Dropping it ends the work within one pass.
+pub(crate) struct Running {
+    pub(crate) updates: UnboundedReceiver<Update>,
+    pub(crate) texts: Vec<Text>,
+    /// What ends each text.
+    cancels: Vec<CancelToken>,
+    /// What all pieces of the answer say of it.
+    pub(crate) head: Head,
+    pub(crate) tools: Option<Arc<[Tool]>>,
+    pub(crate) parallel_tool_calls: bool,
+    pub(crate) prompt_tokens: usize,
+    /// Set once there is nothing more to come; a request that is dropped before has lost its client.
+    pub(crate) is_over: bool,
+    metrics: Arc<Metrics>,
+}
+
+/// One text of an answer.
+pub(crate) struct Text {
+    pub(crate) cancel: CancelToken,
+    /// Its prompt, among those of the request.
+    pub(crate) prompt: usize,
+}
+
+/// What is the same in all pieces of an answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    pub(crate) fingerprint: String,
+    pub(crate) stop_tokens: Arc<[u32]>,
+    pub(crate) reasoning_alias: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.cancels.iter().for_each(CancelToken::cancel);
+        // After the cancelling: whoever reads the count may rely on it.
+        self.metrics.clients_gone.add(u64::from(!self.is_over));
+    }
+}
+
+/// Checks a request, puts it in line, and says what will come of it.
+///
+/// # Errors
+/// Whatever is wrong with it: nothing is sent before.
+pub(crate) async fn start(app: &Arc<App>, generate: Generate) -> Result<Running, ApiError> {
+    app.ready()?;
+    let shared = Arc::clone(app);
+    let submitted = Instant::now();
+    // Rendering, encoding and grammars take milliseconds for long prompts: not on the threads of connections.
+    let prepare = move || prepare(&shared, generate, submitted);
+    match tokio::task::spawn_blocking(prepare).await {
+        Ok(running) => running,
+        Err(error) => {
+            tracing::error!(panicked = error.is_panic(), "a request met a fault while it was prepared");
+            Err(ApiError::internal("the server met a fault of its own; this request is lost"))
+        }
+    }
+}
+
+fn prepare(app: &App, generate: Generate, submitted: Instant) -> Result<Running, ApiError> {
+    let ready = app.ready()?;
+    check(app, ready, &generate)?;
+    let prompts =
+        generate.prompts.iter().map(|prompt| encode(ready, prompt, &generate)).collect::<Result<Vec<_>, _>>()?;
+    let demands = demands(ready, &generate)?;
+    let tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    let (runs, texts): (Vec<Run>, Vec<Text>) = plan(&prompts, &generate).into_iter().unzip();
+    let cancels = runs.iter().map(|run| run.cancel.clone()).collect();
+    let (sender, updates) = unbounded_channel();
+    let calls = !generate.tools.is_empty() && generate.tool_choice != ToolChoice::None;
+    let mut settings = generate.settings;
+    settings.split_reasoning = !generate.is_raw;
+    settings.spec_budget = app.options.spec_budget;
+    ready.scheduler.submit(Work { runs, settings, demands, updates: sender, submitted })?;
+    Ok(Running {
+        updates,
+        texts,
+        cancels,
+        head: head(app, ready),
+        tools: calls.then(|| generate.tools.into()),
+        parallel_tool_calls: generate.parallel_tool_calls,
+        prompt_tokens: tokens,
+        is_over: false,
+        metrics: Arc::clone(&app.metrics),
+    })
+}
+
+/// What all answers of a model say of it.
+pub(crate) fn head(app: &App, ready: &Ready) -> Head {
+    Head {
+        created: ids::unix_time(),
+        model: ready.model.clone(),
+        fingerprint: ready.fingerprint.clone(),
+        stop_tokens: ready.engine.stop_tokens().into(),
+        reasoning_alias: app.options.reasoning_alias,
+    }
+}
+
+fn check(app: &App, ready: &Ready, generate: &Generate) -> Result<(), ApiError> {
+    let (found, most) = (generate.prompts.len().saturating_mul(generate.n), app.options.max_choices);
+    if found > most {
+        let message = format!("the request asks for {found} texts, but must ask for at most {most}: lower `n`");
+        return Err(ApiError::bad("invalid_value", message).at("n"));
+    }
+    Ok(ready.engine.check(&generate.settings)?)
+}
+
+fn encode(ready: &Ready, prompt: &Prompt, generate: &Generate) -> Result<Arc<EncodedPrompt>, ApiError> {
+    let encoded = match prompt {
+        Prompt::Chat(chat) if generate.continues => ready.engine.encode_prompt(&continued(ready, chat)?)?,
+        prompt => ready.engine.encode_prompt(prompt)?,
+    };
+    for note in &encoded.notes {
+        tracing::debug!("{note}");
+    }
+    let (found, info) = (encoded.tokens.len(), ready.engine.info());
+    if found == 0 {
+        let message = format!("`{}` has no tokens: give it some text", generate.prompt_field);
+        return Err(ApiError::bad("empty_prompt", message).at(generate.prompt_field));
+    }
+    if let Some(index) = encoded.tokens.iter().position(|&token| token as usize >= info.vocab_size) {
+        let (token, most) = (encoded.tokens[index], info.vocab_size);
+        let message = format!("token {index} of `{}` is {token}, but must be below {most}", generate.prompt_field);
+        return Err(ApiError::bad("invalid_prompt", message).at(generate.prompt_field));
+    }
+    if found >= info.context {
+        let error = EngineError::PromptTooLong { prompt: found, context: info.context };
+        return Err(ApiError::from(error).at(generate.prompt_field));
+    }
+    Ok(Arc::new(encoded))
+}
+
+/// The conversation up to where its last message ends, before what a template writes to end a turn.
+fn continued(ready: &Ready, chat: &ChatRequest) -> Result<Prompt, ApiError> {
+    let Some(last) = chat.messages.last().filter(|last| last.role == Role::Assistant) else {
+        let reason = "the last message is not the assistant's";
+        return Err(ApiError::unsupported("continue_final_message", reason));
+    };
+    let content = text_of(last);
+    if content.trim().is_empty() {
+        let messages = chat.messages[..chat.messages.len() - 1].to_vec();
+        return Ok(Prompt::Chat(ChatRequest { messages, add_generation_prompt: true, ..chat.clone() }));
+    }
+    let chat = ChatRequest { add_generation_prompt: false, ..chat.clone() };
+    let mut text = ready.engine.render(&chat)?;
+    let content = content.trim_end();
+    match text.rfind(content) {
+        Some(start) => text.truncate(start + content.len()),
+        None => {
+            let reason = "the model's chat template does not show the last message as it is";
+            return Err(ApiError::unsupported("continue_final_message", reason));
+        }
+    }
+    let tokens = ready.engine.tokenizer().encode(&text, AddedTokens::Parse).map_err(EngineError::from)?;
+    Ok(Prompt::Tokens(tokens))
+}
+
+fn text_of(message: &Message) -> String {
+    match &message.content {
+        Content::Text(text) => text.clone(),
+        Content::Parts(parts) => parts
+            .iter()
+            .filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None })
+            .collect(),
+    }
+}
+
+/// One run for each answer to each prompt. Further answers to a prompt draw with further seeds.
+fn plan(prompts: &[Arc<EncodedPrompt>], generate: &Generate) -> Vec<(Run, Text)> {
+    let answers =
+        prompts.iter().enumerate().flat_map(|(index, prompt)| (0..generate.n).map(move |n| (index, prompt, n)));
+    answers
+        .map(|(index, prompt, n)| {
+            let cancel = CancelToken::new();
+            let seed = match (n, generate.settings.sampling.seed) {
+                (0, seed) => seed,
+                (n, seed) => Some(seed.unwrap_or(0).wrapping_add(n as u64)),
+            };
+            let text = Text { cancel: cancel.clone(), prompt: index };
+            (Run { prompt: Arc::clone(prompt), seed, cancel }, text)
+        })
+        .collect()
+}
+
+fn demands(ready: &Ready, generate: &Generate) -> Result<Option<Demands>, ApiError> {
+    let grammar = grammar(ready, generate)?;
+    let budget = generate.thinking.budget;
+    if grammar.is_none() && budget.is_none() {
+        return Ok(None);
+    }
+    let may_think = !generate.is_raw && generate.thinking.enabled != Some(false) && ready.thoughts.has_marker();
+    Ok(Some(Demands { grammar, budget, may_think }))
+}
+
+fn grammar(ready: &Ready, generate: &Generate) -> Result<Option<Rule>, ApiError> {
+    let wanted: Vec<&Tool> = match &generate.tool_choice {
+        ToolChoice::Required => generate.tools.iter().collect(),
+        ToolChoice::Named(name) => generate.tools.iter().filter(|tool| tool.name == *name).collect(),
+        ToolChoice::Auto | ToolChoice::None => Vec::new(),
+    };
+    match (&generate.format, wanted.is_empty()) {
+        (_, false) => {
+            // One call answers a demand for one tool.
+            let parallel = generate.parallel_tool_calls && generate.tool_choice == ToolChoice::Required;
+            ready.grammars()?.calls(&wanted, ready.call_style, parallel).map(Some)
+        }
+        (Format::Json { schema, path }, true) => ready.grammars()?.json(schema, path).map(Some),
+        (Format::Text, true) => Ok(None),
+    }
+}

@@ -1,0 +1,122 @@
+//! What a server allows, and how it behaves.
+
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
+
+use pleach_engine::SpecBudget;
+
+use crate::ServeError;
+
+/// How a server behaves. The default suits one person on one machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerOptions {
+    /// Requests that run at the same time, each on a session of its own; at least 1.
+    pub parallel: usize,
+    /// Requests that may wait for their turn; further ones are refused with 429.
+    pub queue: usize,
+    /// Rows that guesses get in a pass of any request.
+    pub spec_budget: SpecBudget,
+    /// Whether a session's state is used again for a prompt that starts with the same tokens.
+    pub prefix_cache: bool,
+    /// Keys that clients may show; without any, everybody who can connect may ask.
+    pub api_keys: Vec<String>,
+    /// Origins of web pages that may ask from a browser, such as `https://example.org`; none by default.
+    pub allowed_origins: Vec<String>,
+    /// Names beside `localhost` and loopback addresses by which a loopback server may be addressed.
+    pub allowed_hosts: Vec<String>,
+    /// Name of the model in answers; `None` for the engine's.
+    pub model_name: Option<String>,
+    /// Largest body of a request.
+    pub max_body_bytes: usize,
+    /// Most choices of one request, over all its prompts.
+    pub max_choices: usize,
+    /// Connections that may be open at the same time; further ones wait to be accepted.
+    pub max_connections: usize,
+    /// Time for the head of a request, and between two requests of a connection.
+    pub header_timeout: Duration,
+    /// Time between two pieces of a request's body.
+    pub body_timeout: Duration,
+    /// Time between comments in a stream that has nothing else to say.
+    pub keep_alive: Duration,
+    /// Time that running requests have to finish once the server is asked to end.
+    pub drain: Duration,
+    /// Leaves out the line that Claude Code puts before its instructions. It changes with every conversation, and a prompt
+    /// is only known as far as it is the same.
+    pub drop_billing_line: bool,
+    /// Repeats reasoning under the name `reasoning`, which some clients read in place of `reasoning_content`.
+    pub reasoning_alias: bool,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            parallel: 4,
+            queue: 64,
+            spec_budget: SpecBudget::Automatic,
+            prefix_cache: true,
+            api_keys: Vec::new(),
+            allowed_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
+            model_name: None,
+            max_body_bytes: 64 << 20,
+            max_choices: 16,
+            max_connections: 512,
+            header_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(15),
+            drain: Duration::from_secs(60),
+            drop_billing_line: true,
+            reasoning_alias: true,
+        }
+    }
+}
+
+/// Shortest key that is taken: a shorter one can be guessed.
+const MIN_KEY_BYTES: usize = 8;
+
+/// Reads keys from a file, one a line; blank lines and lines that start with `#` are left out.
+///
+/// # Errors
+/// [`ServeError::KeyFile`] if it cannot be read, [`ServeError::NoKeys`] if it holds none, [`ServeError::WeakKey`] for one
+/// of fewer than 8 characters or with characters that no header can carry.
+pub fn read_api_keys(path: &Path) -> Result<Vec<String>, ServeError> {
+    let failed = |source: io::Error| ServeError::KeyFile { path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(failed)?;
+    let lines = text.lines().map(str::trim).enumerate();
+    let keys: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+    if keys.is_empty() {
+        return Err(ServeError::NoKeys { path: path.to_owned() });
+    }
+    let is_usable = |key: &str| key.len() >= MIN_KEY_BYTES && key.bytes().all(|byte| byte.is_ascii_graphic());
+    match keys.iter().find(|(_, key)| !is_usable(key)) {
+        Some(&(line, _)) => Err(ServeError::WeakKey { path: path.to_owned(), line: line + 1 }),
+        None => Ok(keys.into_iter().map(|(_, key)| key.to_owned()).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<String>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys");
+        fs::write(&path, text).unwrap();
+        read_api_keys(&path).map_err(|error| error.to_string().replace(&path.display().to_string(), "keys"))
+    }
+
+    #[test]
+    fn keys_are_lines() {
+        assert_eq!(read("# mine\nabcdefgh\n\n  hgfedcba \n"), Ok(vec!["abcdefgh".to_owned(), "hgfedcba".to_owned()]));
+    }
+
+    #[test]
+    fn unusable_keys_are_named_by_line_and_never_shown() {
+        assert_eq!(read("# none\n"), Err("`keys` holds no key: put one on a line of its own".to_owned()));
+        let weak = "line 2 of `keys` is no usable key: take 8 or more visible ASCII characters without spaces";
+        assert_eq!(read("abcdefgh\nshort\n"), Err(weak.to_owned()));
+        assert_eq!(read("abcdefgh\nabcdefgh é\n"), Err(weak.to_owned()));
+    }
+}

@@ -1,0 +1,77 @@
+//! `/v1/embeddings`: texts to vectors.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pleach_engine::{EngineError, Pooling};
+use serde_json::{Value, json};
+
+use crate::app::{App, Ready};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::wire::completions;
+
+const MAX_INPUTS: usize = 2048;
+
+/// Answers a request; takes as long as the passes over its texts, which go in between those of others.
+///
+/// # Errors
+/// The field at fault, or what a pass met.
+pub(crate) async fn answer(app: Arc<App>, body: Value) -> Result<Value, ApiError> {
+    let task = tokio::task::spawn_blocking(move || embed(app.ready()?, &body));
+    task.await.map_err(|_| ApiError::internal("the server met a fault of its own; this request is lost"))?
+}
+
+fn embed(ready: &Ready, body: &Value) -> Result<Value, ApiError> {
+    let fields = Fields::top(body)?;
+    let prompts = completions::prompts(&fields, "input")?;
+    if prompts.len() > MAX_INPUTS {
+        let message = format!("`input` has {} texts, but must have at most {MAX_INPUTS}", prompts.len());
+        return Err(ApiError::bad("invalid_value", message).at("input"));
+    }
+    let as_base64 = choice(&fields, "encoding_format", &["float", "base64"])?.unwrap_or(0) == 1;
+    let pooling = match choice(&fields, "pooling", &["mean", "last"])? {
+        Some(1) => Pooling::LastToken,
+        _ => Pooling::Mean,
+    };
+    let hidden_size = fields.whole("dimensions", 1, 1 << 20)?.map(|size| size as usize);
+    let mut num_tokens = 0;
+    let mut data = Vec::with_capacity(prompts.len());
+    for (index, prompt) in prompts.iter().enumerate() {
+        let tokens = ready.engine.encode(prompt)?;
+        num_tokens += tokens.len();
+        let vector = ready.engine.embed(&tokens, pooling).map_err(|error| at(error, index))?;
+        if let Some(wanted) = hidden_size.filter(|&wanted| wanted != vector.len()) {
+            let message = format!("`dimensions` is {wanted}, but this model's vectors have {}", vector.len());
+            return Err(ApiError::bad("invalid_value", message).at("dimensions"));
+        }
+        data.push(json!({ "object": "embedding", "index": index, "embedding": spell(&vector, as_base64) }));
+    }
+    Ok(json!({
+        "object": "list",
+        "data": data,
+        "model": ready.model,
+        "usage": { "prompt_tokens": num_tokens, "total_tokens": num_tokens },
+    }))
+}
+
+fn at(error: EngineError, index: usize) -> ApiError {
+    ApiError::from(error).at(format!("input[{index}]"))
+}
+
+fn choice(fields: &Fields<'_>, name: &str, names: &[&str]) -> Result<Option<usize>, ApiError> {
+    let Some(found) = fields.text(name)? else { return Ok(None) };
+    let place = names.iter().position(|name| *name == found);
+    let expected = || names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ");
+    place.map(Some).ok_or_else(|| fields.wrong(name, &Value::from(found), &expected()))
+}
+
+/// Numbers, or their little-endian bytes in base64, which is what the official library asks for.
+fn spell(vector: &[f32], as_base64: bool) -> Value {
+    if !as_base64 {
+        return Value::from(vector.to_vec());
+    }
+    let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Value::from(STANDARD.encode(bytes))
+}
