@@ -6,6 +6,7 @@ mod chat;
 mod model;
 mod refusal;
 mod sampling;
+mod serve;
 mod settings;
 mod values;
 
@@ -28,6 +29,7 @@ pub(crate) use cached::{DoctorArgs, InfoArgs, InspectArgs, ListArgs, PullArgs, R
 pub(crate) use chat::{ChatArgs, ChatFlags};
 pub(crate) use model::{ModelFlags, NetworkFlags, RuntimeFlags, SpecFlags};
 pub(crate) use sampling::SamplingFlags;
+pub(crate) use serve::{LogForm, ServeArgs};
 pub(crate) use settings::settings_path;
 pub(crate) use values::{
     Allowed, count as parse_count, max_tokens as parse_max_tokens, number as parse_number, seed as parse_seed,
@@ -47,6 +49,7 @@ Examples:
   pleach run model.gguf \"Why is the sky blue?\"   the same, as a command
   git diff | pleach -m \"Write a commit message\"  a question about what comes in
   pleach bench model.gguf                        how fast it runs here
+  pleach serve --model model.gguf                answer over HTTP on port 8000
 
 `pleach run --help` says more about prompts and models.";
 
@@ -109,13 +112,9 @@ pub(crate) enum Command {
     },
     /// Print the manual, as `man` reads it.
     Man,
-    /// Serve models over HTTP; not part of this version.
-    #[command(hide = true, disable_help_flag = true)]
-    Server {
-        /// Whatever a server is told.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    /// Answer over HTTP, in the protocols of OpenAI and Anthropic.
+    #[command(visible_alias = "server")]
+    Serve(Box<ServeArgs>),
 }
 
 /// Answer one prompt with a model and print the answer as it is written.

@@ -10,6 +10,7 @@ mod paperwork;
 mod pull;
 mod rm;
 mod run;
+mod serve;
 
 use std::io::{self, IsTerminal as _};
 
@@ -29,7 +30,7 @@ pub(crate) fn execute(cli: Cli) -> Result<End, CliError> {
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Completions { shell }) => paperwork::completions(shell),
         Some(Command::Man) => paperwork::manual(),
-        Some(Command::Server { .. }) => Err(CliError::NoServer),
+        Some(Command::Serve(args)) => serve::serve(*args),
         Some(Command::Run(run)) => run::run((run.first, run.second), run.flags),
         None if cli.flags.prompt.is_none() && io::stdin().is_terminal() => chat::chat(cli.flags.into_chat()),
         None => run::run((None, None), cli.flags),

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use pleach_engine::{EngineError, TextError};
 use pleach_hub::HubError;
+use pleach_server::ServeError;
 
 use crate::args::Cli;
 use crate::output::printable;
@@ -79,9 +80,6 @@ pub(crate) enum CliError {
     /// A file cannot be written.
     #[error("cannot write `{path}`")]
     WriteFile { path: String, source: io::Error },
-    /// `server` is not there yet.
-    #[error("this version has no server")]
-    NoServer,
     /// `rm` is asked to remove what is not in the cache.
     #[error("`{path}` is not in the Hugging Face cache")]
     NotOfTheCache { path: String },
@@ -103,9 +101,24 @@ pub(crate) enum CliError {
     /// The hub or its cache failed.
     #[error(transparent)]
     Hub(HubError),
+    /// The server cannot start.
+    #[error("the server cannot start")]
+    Serve(#[source] ServeError),
+    /// The system gives no threads for connections.
+    #[error("cannot start the threads of the server")]
+    Runtime(#[source] io::Error),
     /// The engine failed.
     #[error(transparent)]
     Engine(EngineError),
+}
+
+impl From<ServeError> for CliError {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Engine(error) => Self::from_engine(error),
+            error => Self::Serve(error),
+        }
+    }
 }
 
 /// How a command ended that did not fail.
@@ -239,6 +252,7 @@ impl CliError {
                 | Self::NoPrompt
                 | Self::Hub(HubError::BadId { .. })
                 | Self::Engine(EngineError::ContextBeyondModel { .. })
+                | Self::Serve(ServeError::KeyRequired { .. })
         )
     }
 
@@ -284,13 +298,18 @@ impl CliError {
             Self::NoSetting { .. } => "/set alone shows what they are",
             Self::FileExists { .. } => "take another name, or `/save -f FILE` to replace it",
             Self::WriteFile { .. } => "take a name in another folder",
-            Self::NoServer => "`pleach chat` talks with a model, `pleach run MODEL PROMPT --json` answers programs",
             Self::NotOfTheCache { .. } => {
                 "files of your own are yours to remove; `pleach list` shows names of the cache"
             }
             Self::Hub(error) => return error.hint(),
             Self::Engine(error) => return engine_hint(error),
-            Self::Read { .. } | Self::Write(_) | Self::Interrupt(_) | Self::Signals(_) => return None,
+            Self::Serve(ServeError::Bind { .. }) => "another program may listen there: `--port` takes another port",
+            Self::Read { .. }
+            | Self::Write(_)
+            | Self::Interrupt(_)
+            | Self::Signals(_)
+            | Self::Serve(_)
+            | Self::Runtime(_) => return None,
         };
         Some(hint.to_owned())
     }

@@ -46,6 +46,16 @@ pub(super) fn logprobs(text: &str) -> Result<usize, Allowed> {
     Ok(whole(text, 0, MAX_LOGPROBS as u64)? as usize)
 }
 
+/// Requests that run at the same time; each has a session.
+pub(super) fn parallel(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 1, 256)? as usize)
+}
+
+/// The size of a request's body.
+pub(super) fn mebibytes(text: &str) -> Result<usize, Allowed> {
+    Ok(whole(text, 1, 4096)? as usize)
+}
+
 pub(crate) fn seed(text: &str) -> Result<u64, Allowed> {
     whole(text, 0, u64::MAX)
 }

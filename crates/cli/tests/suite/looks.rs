@@ -161,11 +161,12 @@ fn there_are_completions_and_a_manual() {
 }
 
 #[test]
-fn a_server_is_missed_in_words() {
-    let run = run(&mut pleach(["server", "--model", "x", "--port", "8000", "--no-prefix-cache"]));
-    let message = "error: this version has no server\n\
-                   hint: `pleach chat` talks with a model, `pleach run MODEL PROMPT --json` answers programs\n";
-    assert_eq!((run.code, run.stderr.as_str()), (Some(1), message));
+fn a_server_for_others_needs_a_key() {
+    for name in ["serve", "server"] {
+        let run = run(&mut pleach([name, &fixture("tiny-llama"), "--host", "0.0.0.0", "--port", "0", "--log", "off"]));
+        assert_eq!(run.code, Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains("no key is asked for: give `--api-key-file`"), "{}", run.stderr);
+    }
 }
 
 /// A loop of a shell reads its list itself.

@@ -1,0 +1,97 @@
+//! The arguments of `pleach serve`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{ModelFlags, values};
+
+const HELP_HEADING_ACCESS: &str = "Access";
+
+const EXAMPLES: &str = "\
+Examples:
+  pleach serve --model model.gguf
+  pleach serve --model Qwen/Qwen3-0.6B --port 8080 --parallel 2
+  pleach serve --model model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
+
+docs/server.md lists routes and fields.";
+
+/// Answer over HTTP: chat completions, completions, responses, messages, embeddings.
+///
+/// It listens on this machine alone unless told otherwise, and asks for a key then. Ctrl-C lets running requests finish; a
+/// second Ctrl-C does not.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// Which model answers; --model says what it can be.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    #[command(flatten)]
+    pub(crate) work: WorkFlags,
+    #[command(flatten)]
+    pub(crate) access: AccessFlags,
+    /// How to log on standard error; PLEACH_LOG sets the level.
+    #[arg(long, value_name = "FORM", value_enum, default_value = "text")]
+    pub(crate) log: LogForm,
+}
+
+/// How much is done at once.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Requests")]
+pub(crate) struct WorkFlags {
+    /// Requests that run at the same time.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::parallel, allow_hyphen_values = true)]
+    pub(crate) parallel: usize,
+    /// Requests that may wait; the next ones are refused.
+    #[arg(long, value_name = "N", default_value = "64", value_parser = values::count, allow_hyphen_values = true)]
+    pub(crate) queue: usize,
+    /// Read every prompt from the start, even if a session knows it.
+    #[arg(long)]
+    pub(crate) no_prefix_cache: bool,
+    /// Name of the model in answers [default: that of its file or folder].
+    #[arg(long, value_name = "NAME", visible_alias = "alias")]
+    pub(crate) model_name: Option<String>,
+    /// Largest body of a request, in MiB.
+    #[arg(long, value_name = "N", default_value = "64", value_parser = values::mebibytes, allow_hyphen_values = true)]
+    pub(crate) max_body_mib: usize,
+    /// Keep the line that Claude Code puts before its instructions, which differs in every conversation.
+    #[arg(long)]
+    pub(crate) keep_billing_line: bool,
+}
+
+/// Who may ask.
+#[derive(Debug, Args)]
+#[command(next_help_heading = HELP_HEADING_ACCESS)]
+pub(crate) struct AccessFlags {
+    /// Address to listen on.
+    #[arg(long, value_name = "ADDRESS", env = "PLEACH_HOST", hide_env_values = true, default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, value_name = "PORT", env = "PLEACH_PORT", hide_env_values = true, default_value = "8000")]
+    pub(crate) port: u16,
+    /// A file with the keys that clients may show, one a line. Required for addresses that others can reach.
+    #[arg(long, value_name = "FILE", env = "PLEACH_API_KEY_FILE", hide_env_values = true)]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// A web page's origin that may ask, such as `https://example.org`. May be repeated.
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors_origin: Vec<String>,
+    /// Another name by which this machine may be addressed. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allowed_host: Vec<String>,
+}
+
+/// Spelling of the forms of logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogForm {
+    /// Lines for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+    /// No log.
+    Off,
+}
