@@ -30,6 +30,8 @@ const BAR: &str = "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {
 /// Where the whole of it would not fit into one line.
 const NARROW_BAR: &str = "{percent}%, {eta} left: {wide_msg}";
 
+const TICK: Duration = Duration::from_millis(250);
+
 /// What is loaded sooner needs no bar.
 const SOON: Duration = Duration::from_millis(300);
 
@@ -47,6 +49,8 @@ pub(crate) fn byte_bar(message: &str, done: u64, total: u64) -> ProgressBar {
     bar.tick();
     bar.reset_eta();
     bar.set_draw_target(ProgressDrawTarget::stderr());
+    // The rate sinks while nothing comes.
+    bar.enable_steady_tick(TICK);
     bar
 }
 
@@ -125,4 +129,30 @@ fn columns() -> usize {
 pub(crate) fn print(text: &str) {
     let mut stderr = io::stderr();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_loads_for_a_while_gets_a_bar() {
+        let style = Style { terminal: true, color: false };
+        let loaded = |done_bytes| LoadProgress { done_bytes, total_bytes: 10 };
+        let mut progress = Progress::new(style, false);
+        progress.loading("model", loaded(2));
+        assert!(progress.bar.is_none());
+        progress.since -= SOON;
+        progress.loading("model", loaded(4));
+        progress.loading("model", loaded(7));
+        let bar = progress.bar.clone().unwrap();
+        assert_eq!((bar.position(), bar.length()), (7, Some(10)));
+        progress.clear();
+        assert!(bar.is_finished() && progress.bar.is_none());
+        // Not where nobody looks on.
+        let mut progress = Progress::new(Style { terminal: false, color: false }, false);
+        progress.since -= SOON;
+        progress.loading("model", loaded(4));
+        assert!(progress.bar.is_none());
+    }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::fake_hub::{FakeFile, FakeHub, MODEL, Reply};
+#[cfg(unix)]
+use crate::pty::Terminal;
 use crate::support::{Run, bare, fixture, run};
 
 /// The files of a model that runs.
@@ -90,6 +92,29 @@ fn a_download_says_what_it_does() {
         lines[2]
     );
     assert!(!pulled.stderr.contains(['\r', '\u{1b}']));
+}
+
+/// A terminal gets a bar with rate and time left, as wide as it is, and nothing of it stays.
+#[cfg(unix)]
+#[test]
+fn a_terminal_shows_a_bar() {
+    for columns in [90, 40] {
+        let fake = FakeHub::with(tiny_llama(), |asked, reply| match asked.path.starts_with("/storage/") {
+            true => Reply { stall: Some(Duration::from_secs(3)), ..reply },
+            _ => reply,
+        });
+        let cache = TempDir::new().unwrap();
+        let variables = [("HF_ENDPOINT", fake.endpoint()), ("HF_HUB_CACHE", cache.path().display().to_string())];
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let mut terminal = Terminal::start_sized((24, columns), bare().get_program(), &["pull", MODEL], &variables);
+        terminal.wait("the bar in one line", |screen| match columns {
+            90 => screen.lines().any(|line| line.starts_with("org/model █") && line.ends_with(" left")),
+            _ => screen.lines().any(|line| line.trim_end().ends_with(" left: org/model")),
+        });
+        terminal.see("downloaded and verified");
+        assert_eq!(terminal.end(), 0);
+        assert!(!terminal.text().contains(" left"), "{}", terminal.text());
+    }
 }
 
 #[test]

@@ -33,7 +33,17 @@ impl Terminal {
 
     /// Starts a program with the environment that the binary has in tests.
     pub(crate) fn start_program(program: &OsStr, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let pty = native_pty_system().openpty(size(24, 90)).unwrap();
+        Self::start_sized((24, 90), program, arguments, variables)
+    }
+
+    /// The same on a screen of so many rows and columns.
+    pub(crate) fn start_sized(
+        (rows, columns): (u16, u16),
+        program: &OsStr,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let pty = native_pty_system().openpty(size(rows, columns)).unwrap();
         let plain = bare();
         let mut command = CommandBuilder::new(program);
         command.args(arguments);
@@ -47,7 +57,7 @@ impl Terminal {
         variables.iter().for_each(|(name, value)| command.env(name, value));
         let child = pty.slave.spawn_command(command).unwrap();
         drop(pty.slave);
-        let (rows, columns) = (NonZeroU16::new(24).unwrap(), NonZeroU16::new(90).unwrap());
+        let (rows, columns) = (NonZeroU16::new(rows).unwrap(), NonZeroU16::new(columns).unwrap());
         let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 1000)));
         let mut reader = pty.master.try_clone_reader().unwrap();
         let seen = Arc::clone(&screen);
