@@ -69,7 +69,8 @@ impl Finder {
         let cached = self.hub().map(|hub| hub.cache().list()).unwrap_or_default();
         let cached: Vec<String> = cached.iter().map(|model| model.id.to_string()).collect();
         let names = local.iter().map(|model| model.name.as_str()).chain(cached.iter().map(String::as_str));
-        closest(model, names.filter(|name| *name != model))
+        // What is there under this very name needs no other one.
+        if cached.iter().any(|name| name == model) { None } else { closest(model, names) }
     }
 
     /// The same for a draft model, which has no default.

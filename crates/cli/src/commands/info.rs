@@ -54,7 +54,9 @@ fn local(finder: &Finder, args: &InfoArgs) -> Result<(), CliError> {
     let mut lines =
         vec![aligned("model", &located.name), aligned("path", &path), aligned("size", &footer::size(bytes))];
     lines.extend(contents_lines(&contents));
-    lines.push(inspect_note(&path));
+    if contents.is_ok() {
+        lines.push(inspect_note(&path));
+    }
     print_text(&(lines.join("\n") + "\n"))
 }
 
@@ -65,7 +67,12 @@ fn look_into(path: &Path) -> Contents {
 fn contents_lines(contents: &Contents) -> Vec<String> {
     let found = match contents {
         Ok(found) => found,
-        Err(error) => return vec![aligned("does not open", &error.chain())],
+        // That it cannot be opened is said; the causes say why.
+        Err(error) => {
+            let causes = error.causes();
+            let why = if causes.is_empty() { error.to_string() } else { causes.join(": ") };
+            return vec![aligned("does not open", &why)];
+        }
     };
     let info = &found.info;
     let mut lines = vec![
@@ -136,7 +143,7 @@ impl Known {
             }
         }
         lines.extend(self.remote_lines());
-        if self.resolved.is_ok() {
+        if matches!(self.contents, Some(Ok(_))) {
             lines.push(inspect_note(&self.id.to_string()));
         }
         lines.join("\n") + "\n"

@@ -30,10 +30,15 @@ struct Row {
 
 /// Prints all models.
 pub(crate) fn list(args: &ListArgs) -> Result<End, CliError> {
-    let hub = Finder::new(&NetworkFlags { offline: true, ..NetworkFlags::default() }).hub()?;
+    let hub = Finder::new(&NetworkFlags { offline: true, ..NetworkFlags::default() }).hub();
     let local = local_models(&Environment::of_process());
     let mut rows: Vec<Row> = local.iter().enumerate().map(|(place, model)| local_row(model, place == 0)).collect();
-    rows.extend(hub.cache().list().iter().flat_map(|model| cached_rows(model, &hub)));
+    match hub {
+        Ok(hub) => rows.extend(hub.cache().list().iter().flat_map(|model| cached_rows(model, &hub))),
+        // What is found elsewhere is listed all the same.
+        Err(error) if rows.is_empty() => return Err(error),
+        Err(error) => say(&format!("warning: {}", error.chain())),
+    }
     if args.json {
         print_json(&rows.iter().map(object).collect::<Value>())?;
     } else if rows.is_empty() {
