@@ -56,8 +56,9 @@ class Slots:
         """One step of every row. A row whose prompt is not used up takes its next token, others draw one by Gumbel-max."""
         decoder = self.decoder
         logits = decoder.step()
-        noise = -torch.log(-torch.log(torch.rand_like(logits).clamp(min=1e-20, max=1 - 1e-7)))
-        chosen = (logits + self.heat * noise).argmax(-1)
+        # The negative logarithm of exponential noise is Gumbel noise; in place, as these arrays are the largest there are.
+        noise = torch.empty_like(logits).exponential_().clamp_(min=1e-30).log_()
+        chosen = noise.mul_(-self.heat).add_(logits).argmax(-1)
         at = decoder.lengths.clamp(max=decoder.capacity - 1)
         given = self.written.gather(1, at.unsqueeze(1)).squeeze(1)
         is_reply = at >= self.prompt_lengths

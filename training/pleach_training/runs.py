@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -57,6 +58,14 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     torch.save(state, partial)
+    os.replace(partial, path)
+
+
+def save_arrays(path: Path, compressed: bool, **arrays: Any) -> None:
+    """Writes an npz file, replacing an older one only once the new one is complete."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        (np.savez_compressed if compressed else np.savez)(file, **arrays)
     os.replace(partial, path)
 
 

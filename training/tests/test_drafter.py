@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from pleach_training.drafter.config import default_taps
-from pleach_training.drafter.data import is_looping, pack_rows, sample_anchors, take_anchors
+from pleach_training.drafter.data import FIELDS, Replies, loop_period, pack_rows, sample_anchors, take_anchors
 from pleach_training.drafter.features import BundledFeatures, HuggingFaceFeatures
-from pleach_training.drafter.train import load_drafter, train
+from pleach_training.drafter.train import load_drafter, split_replies, train
 
 from . import toy
 from .test_target_model import TINY, randomized, reference
@@ -22,9 +22,9 @@ def test_default_taps_are_the_published_ones() -> None:
 
 
 def test_loops_are_told_from_text() -> None:
-    assert is_looping(np.array([5, 6, 7] * 30))
-    assert not is_looping(np.arange(90))
-    assert not is_looping(np.array([5, 6, 7] * 3))
+    assert loop_period(np.array([5, 6, 7] * 30)) == 3
+    assert loop_period(np.arange(90)) is None
+    assert loop_period(np.array([5, 6, 7] * 3)) is None
 
 
 def test_a_block_does_not_see_its_anchors_features_or_later_ones() -> None:
@@ -76,3 +76,15 @@ def test_taps_of_the_bundled_network_are_the_librarys_hidden_states() -> None:
     theirs = HuggingFaceFeatures(reference(model)).run(ids, (0, 2))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-4)
+
+
+def test_replies_to_a_prompt_are_held_out_together_whatever_else_is_given() -> None:
+    some, more = toy.replies(300, 0), toy.replies(300, 1)
+    twice = Replies(**{name: np.concatenate([getattr(r, name) for r in (some, more, some)]) for name in FIELDS})
+    alone, together = some.prompt_shares(0), twice.prompt_shares(0)
+    assert (together[:300] == alone).all() and (together[600:] == alone).all()
+    assert 0.1 < float(np.mean(together < 0.3)) < 0.5
+    assert (some.prompt_shares(1) != alone).any()
+    kept, held = split_replies(twice, 0, share=0.3)
+    prompts = [{tuple(part.ids[at : at + 5]) for at in part.offsets[:-1]} for part in (kept, held)]
+    assert prompts[0].isdisjoint(prompts[1]) and len(held.plen) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..runs import save_arrays
 from ..target.data import plan_rows
 from .features import Features
 
@@ -37,8 +39,8 @@ class Replies:
         return Replies(**joined)
 
     def save(self, path: Path) -> None:
-        """Writes a compressed npz file."""
-        np.savez_compressed(path, **{name: getattr(self, name) for name in FIELDS})
+        """Writes a compressed npz file, whole or not at all."""
+        save_arrays(path, True, **{name: getattr(self, name) for name in FIELDS})
 
     @property
     def offsets(self) -> NDArray[np.int64]:
@@ -56,19 +58,29 @@ class Replies:
     def looping(self) -> NDArray[np.bool_]:
         """Whether each reply ends in a repetition loop."""
         at = self.offsets
-        return np.array([is_looping(self.ids[at[i] + self.plen[i] : at[i + 1]]) for i in range(len(self.plen))])
+        periods = [loop_period(self.ids[at[i] + self.plen[i] : at[i + 1]]) for i in range(len(self.plen))]
+        return np.array([period is not None for period in periods], dtype=bool)
+
+    def prompt_shares(self, seed: int) -> NDArray[np.float64]:
+        """A number from 0 to 1 for each sequence, by a hash of its prompt and `seed` alone."""
+        at, salt = self.offsets, seed.to_bytes(8, "little")
+        found = np.empty(len(self.plen))
+        for i, (begin, length) in enumerate(zip(at[:-1], self.plen, strict=True)):
+            prompt = self.ids[begin : begin + length].astype("<u4").tobytes()
+            found[i] = int.from_bytes(hashlib.blake2b(prompt, digest_size=8, salt=salt).digest(), "little") / 2**64
+        return found
 
 
-def is_looping(reply: NDArray, longest: int = 64, least: int = 48) -> bool:
-    """Whether the last `least` tokens or more repeat with some period up to `longest`, at least three times."""
+def loop_period(reply: NDArray, longest: int = 64, least: int = 48) -> int | None:
+    """The period up to `longest` with which the last `least` tokens or more repeat, at least three times."""
     for period in range(1, longest + 1):
         tail = max(least, 3 * period)
         if tail > len(reply):
             break
         end = reply[-tail:]
         if (end[period:] == end[:-period]).all():
-            return True
-    return False
+            return period
+    return None
 
 
 def frequent_tokens(replies: Replies, size: int, always: tuple[int, ...]) -> NDArray[np.int64]:

@@ -219,9 +219,12 @@ def train(trainer: DraftTrainer, store: Store, held_out: Store, out: Path) -> No
 
 
 def split_replies(replies: Replies, seed: int, share: float = 0.01) -> tuple[Replies, Replies]:
-    """Training replies (loops left out) and held-out ones of the same kind."""
+    """Training replies (loops left out) and held-out ones of the same kind.
+
+    All replies to a prompt are on the same side, whichever others are given with them.
+    """
     usable = (replies.split == "train") & ~replies.looping() & (replies.glen >= 4)
-    held = usable & (np.random.default_rng(seed).random(len(usable)) < share)
+    held = usable & (replies.prompt_shares(seed) < share)
     return replies.select(usable & ~held), replies.select(held)
 
 

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from ..runs import save_arrays
 from .corpus import Conversation, read_conversations, read_documents
 from .groups import DEFAULT_MAX_EPOCHS, MAX_EPOCHS, group_of
 from .tokenizer import END_OF_TEXT, TURN_END, TURN_START
 
-# What the loss makes of a token: nothing, part of a prompt, or something to learn.
-PADDING, PROMPT, LEARN = 0, 1, 2
+# What the loss makes of a token: nothing, part of a prompt, something to learn, or something not to write again.
+PADDING, PROMPT, LEARN, AVOID = 0, 1, 2, 3
 
 
 @dataclass
@@ -32,8 +33,8 @@ class Documents:
     offsets: NDArray[np.int64]
 
     def save(self, path: Path) -> None:
-        """Writes an npz file."""
-        np.savez(path, ids=self.ids, role=self.role, offsets=self.offsets)
+        """Writes an npz file, whole or not at all."""
+        save_arrays(path, False, ids=self.ids, role=self.role, offsets=self.offsets)
 
     @staticmethod
     def load(path: Path) -> Documents:

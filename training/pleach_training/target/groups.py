@@ -14,11 +14,13 @@ _QUIZ = {"trivia", "factbook", "llms_scratch"}
 STABLE = {
     "teacher": 0.475, "code_raw": 0.14, "text_raw": 0.04, "python": 0.07, "code_other": 0.03, "prose": 0.008, "quiz": 0.012,
     "dialogue": 0.03, "math": 0.03, "translate": 0.03, "summarise": 0.05, "json": 0.04, "basics": 0.045,
+    "loops": 0.15,
 }  # fmt: skip
 # Shares while it decays: what the model is asked for.
 DECAY = {
     "teacher": 0.475, "code_raw": 0.11, "text_raw": 0.03, "python": 0.08, "code_other": 0.03, "prose": 0.01, "quiz": 0.01,
     "dialogue": 0.03, "math": 0.035, "translate": 0.025, "summarise": 0.05, "json": 0.045, "basics": 0.07,
+    "loops": 0.15,
 }  # fmt: skip
 # A group leaves the mixture once it was read so many times; the small set of everyday requests is meant to be known well.
 MAX_EPOCHS = {"basics": 60}

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import queue
-import threading
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,9 +28,10 @@ from ..parallel import Company, join_company
 from ..runs import Training, save_shards
 from ..schedule import WarmupStableDecay
 from .config import TargetConfig
-from .data import LEARN, PROMPT, Documents, Mixture, Rows, cut, fill, load_groups, plan_rows
+from .data import AVOID, LEARN, PROMPT, Documents, Mixture, Rows, cut, fill, load_groups, plan_rows
 from .groups import DECAY, STABLE
 from .model import Target, make_layout
+from .prefetch import Prefetcher
 from .tokenizer import END_OF_TEXT, TURN_END
 
 
@@ -62,7 +60,10 @@ class TrainConfig:
 
 @dataclass
 class Batch:
-    """A batch on the device: token ids, document starts, and the loss weight of each token as a label."""
+    """A batch on the device: token ids, document starts, and the loss weight of each token as a label.
+
+    A token to avoid has a weight below zero.
+    """
 
     ids: Tensor
     starts: Tensor
@@ -71,8 +72,8 @@ class Batch:
 
 def to_batch(rows: Rows, prompt_weight: float, device: str) -> Batch:
     """Moves rows to the device; a document's first token is never a label."""
-    table = np.array([0.0, prompt_weight, 1.0], dtype=np.float32)
-    assert (PROMPT, LEARN) == (1, 2)
+    table = np.array([0.0, prompt_weight, 1.0, -1.0], dtype=np.float32)
+    assert (PROMPT, LEARN, AVOID) == (1, 2, 3)
     weight = torch.from_numpy(table[rows.role] * ~rows.starts)
     ids = torch.from_numpy(rows.ids.astype(np.int64))
     starts = torch.from_numpy(rows.starts)
@@ -82,10 +83,15 @@ def to_batch(rows: Rows, prompt_weight: float, device: str) -> Batch:
 
 
 def weighted_loss(hidden: Tensor, embedding: Tensor, labels: Tensor, weight: Tensor, total: Tensor) -> Tensor:
-    """Cross-entropy in nats by weight, over `total`; `hidden` `[n, hidden_size]`, `labels`, `weight` `[n]`."""
+    """Cross-entropy in nats by weight, over `total`; `hidden` `[n, hidden_size]`, `labels`, `weight` `[n]`.
+
+    Where the weight is below zero the loss is `-ln(1 - p)` instead: unlikelihood (arXiv:1908.04319).
+    """
     logits = F.linear(hidden, embedding.to(hidden.dtype)).float()
     losses = F.cross_entropy(logits, labels, reduction="none")
-    return (losses * weight).sum() / total.clamp(min=1.0)
+    # 1 - p = -expm1(-loss); the summand keeps the logarithm finite where p rounds to 1.
+    unlikely = -torch.log(-torch.expm1(-losses - 1e-4))
+    return torch.where(weight < 0, -weight * unlikely, weight * losses).sum() / total.clamp(min=1.0)
 
 
 class Trainer:
@@ -120,9 +126,10 @@ class Trainer:
         weight = batch.weight.roll(-steps, 1).clone()
         weight[:, -steps:] = 0
         if steps == 2:
-            weight = weight * ~batch.starts.roll(-1, 1)
+            # The head ahead only guesses what the trunk writes: it has nothing to avoid.
+            weight = weight.clamp(min=0) * ~batch.starts.roll(-1, 1)
         embedding = self.model.model.embed_tokens.weight
-        total = company.mean(weight.sum())
+        total = company.mean(weight.abs().sum())
         return self.loss(hidden.flatten(0, 1), embedding, labels.flatten(), weight.flatten(), total)
 
     def step(self, batch: Batch, step: int, factor: float) -> tuple[Tensor, Tensor | None]:
@@ -158,22 +165,6 @@ class Trainer:
         return {k: v.float() if k.endswith(exact) else v.bfloat16() for k, v in state.items()}
 
 
-def prefetch(
-    mixture: Mixture, config: TrainConfig, shares: list[dict[str, float]], company: Company
-) -> Iterator[tuple[Rows, dict]]:
-    """This process's part of the batches drawn in a thread by `shares[0]`, each with the mixture's state after it."""
-    ready: queue.Queue[tuple[Rows, dict]] = queue.Queue(maxsize=16)
-
-    def fill_queue() -> None:
-        while True:
-            rows = mixture.draw(config.rows, shares[0])
-            ready.put((rows.part(company.rank, company.size), mixture.state()))
-
-    threading.Thread(target=fill_queue, daemon=True).start()
-    while True:
-        yield ready.get()
-
-
 def train(
     shape: TargetConfig,
     config: TrainConfig,
@@ -206,14 +197,15 @@ def train(
         if begin is not None:
             load_weights(trainer.model, begin)
     schedule = WarmupStableDecay(config.warmup, config.decay_share)
-    shares = [DECAY if run.extra["is_decaying"] else STABLE]
     report, validated_s = Report(run), run.clock.elapsed_s
-    for rows, drawn in prefetch(mixture, config, shares, company):
+    batches = Prefetcher(mixture, config.rows, company, (STABLE, DECAY), bool(run.extra["is_decaying"]))
+    for rows, drawn in batches:
         progress = company.agree(run.progress)
         if progress >= 1.0:
             break
         if schedule.is_decaying(progress) and not run.extra["is_decaying"]:
-            run.extra["is_decaying"], shares[0] = True, DECAY
+            run.extra["is_decaying"] = True
+            batches.decay()
             if company.is_leader:
                 save_shards(out / "stable", "model", trainer.weights())
         batch = to_batch(rows, 0.0 if run.extra["is_decaying"] else config.prompt_weight, device)
@@ -226,6 +218,7 @@ def train(
             found = trainer.validate(validation, shape.end_of_text_id)
             run.log.write(step=run.step, tokens=run.extra["tokens"], validation=found)
             validated_s = run.clock.elapsed_s
+    batches.close()
     if company.is_leader:
         run.save()
         final = trainer.validate(validation, shape.end_of_text_id)
@@ -281,6 +274,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=TrainConfig.rows)
     parser.add_argument("--time", type=int, default=TrainConfig.time)
     parser.add_argument("--lr", type=float, default=TrainConfig.lr)
+    parser.add_argument("--warmup", type=int, default=TrainConfig.warmup, help="steps until the full learning rate")
     parser.add_argument("--decay-share", type=float, default=TrainConfig.decay_share)
     parser.add_argument("--seed", type=int, default=TrainConfig.seed)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -294,6 +288,7 @@ def main() -> None:
         rows=args.rows,
         time=args.time,
         lr=args.lr,
+        warmup=args.warmup,
         decay_share=args.decay_share,
         seed=args.seed,
     )
