@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from .decode_attention import attend_cache
 
 
 def is_dense(model: Any) -> bool:
@@ -36,18 +37,14 @@ class DenseDecoder:
         rope = trunk.rotary_emb
         angles = self.lengths.unsqueeze(1).float() * rope.inv_freq.float()
         cos, sin = (angles.cos() * rope.attention_scaling, angles.sin() * rope.attention_scaling)
-        places = torch.arange(self.capacity, device=x.device)
-        seen = (places <= self.lengths.unsqueeze(1))[:, None, None]
         for layer, keys, values in zip(trunk.layers, self.keys, self.values, strict=True):
-            x = x + self._attend(layer.self_attn, layer.input_layernorm(x), keys, values, (cos, sin), seen)
+            x = x + self._attend(layer.self_attn, layer.input_layernorm(x), keys, values, (cos, sin))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         self.lengths.add_(1)
         logits: Tensor = self.model.lm_head(trunk.norm(x))
         return logits.float()
 
-    def _attend(
-        self, mixer: nn.Module, x: Tensor, keys: Tensor, values: Tensor, turn: tuple[Tensor, Tensor], seen: Tensor
-    ) -> Tensor:
+    def _attend(self, mixer: nn.Module, x: Tensor, keys: Tensor, values: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         m: Any = mixer
         q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)) for p in (m.q_proj, m.k_proj, m.v_proj))
         if hasattr(m, "q_norm"):
@@ -58,7 +55,7 @@ class DenseDecoder:
         values.scatter_(2, place, v.unsqueeze(2))
         # Query heads of one key head stand as its rows, so no key is repeated.
         grouped = q.unflatten(1, (self.kv_heads, -1))
-        out: Tensor = m.o_proj(F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen).flatten(1))
+        out: Tensor = m.o_proj(attend_cache(grouped, keys, values, self.lengths).flatten(1))
         return out
 
 

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from pleach_training.decode_attention import attend_cache
 from pleach_training.drafter.model import attend, block_mask
 from pleach_training.generation import Job, generate
 from pleach_training.target import delta_kernels
@@ -65,6 +66,16 @@ def test_compiled_blocks_in_bf16_match_f32() -> None:
     print("block errors", errors, "seconds with compilation", time.time() - begin)
     assert max(errors) < 3e-2
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("group", "dim"), [(3, 64), (1, 16), (4, 128)])
+def test_attention_over_a_cache_matches_the_masked_form(group: int, dim: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(5, 2, group, dim), torch.randn(5, 2, 200, dim), torch.randn(5, 2, 200, dim)
+    lengths = torch.tensor([0, 63, 64, 199, 20])
+    truth = attend_cache(q, k, v, lengths)
+    out = attend_cache(*(x.cuda().bfloat16() for x in (q, k, v)), lengths.cuda())
+    assert relative(out.cpu(), truth) < 1e-2
 
 
 def test_block_masks_agree() -> None:

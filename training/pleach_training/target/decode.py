@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..decode_attention import attend_cache
 from .config import TargetConfig
 from .delta_rule import l2_normalize
 from .model import Attention, DeltaNet, Target, compute_dtype
@@ -75,9 +76,8 @@ class BundledDecoder:
         place = self.lengths.view(-1, 1, 1, 1).expand(-1, k.shape[1], 1, k.shape[2])
         state.first.scatter_(2, place, k.unsqueeze(2).to(state.first.dtype))
         state.second.scatter_(2, place, v.unsqueeze(2).to(state.second.dtype))
-        seen = torch.arange(self.capacity, device=x.device) <= self.lengths.unsqueeze(1)
         grouped = q.unflatten(1, (k.shape[1], -1)).to(state.first.dtype)
-        out = F.scaled_dot_product_attention(grouped, state.first, state.second, attn_mask=seen[:, None, None])
+        out = attend_cache(grouped, state.first, state.second, self.lengths)
         return mixer.o_proj((out.flatten(1, 2) * torch.sigmoid(gate)).flatten(1))
 
     def _rotate(self, x: Tensor) -> Tensor:
