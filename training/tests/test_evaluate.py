@@ -2,6 +2,7 @@
 
 import itertools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,15 @@ import torch
 from pleach_training.drafter.data import Store
 from pleach_training.drafter.train import train
 from pleach_training.evaluate.answers import parses, python_of
+from pleach_training.evaluate.cost import tree_macs, tree_ms
 from pleach_training.evaluate.loop import plain, speculate
 from pleach_training.evaluate.measure import tokens_per_pass
 from pleach_training.evaluate.replay import Tally, depth_within
 from pleach_training.evaluate.rounds import all_rounds
 from pleach_training.evaluate.tree import marginal_ranks
+from pleach_training.evaluate.weaver_tree import Tables
+from pleach_training.weaver.model import Weaver, WeaverConfig
+from pleach_training.weaver.parent import ParentScorer
 
 from . import toy
 
@@ -90,3 +95,13 @@ def test_python_is_found_in_answers() -> None:
     assert python_of("def f(): return 1") == "def f(): return 1"
     assert python_of("I do not know.") is None
     assert parses("def f(): return 1") and not parses("def f( return 1")
+
+
+def test_the_cost_of_a_tree_counts_its_products() -> None:
+    path = WeaverConfig(64, 64, d_rank=32, num_layers=1, num_heads=2, mlp_dim=32, max_depth=3, candidate_pool_size=8)
+    block = 32 * 3 * 32 + 32 * 32 + 32 * 64 + 32 * 32
+    # A root and two nodes at each of two depths; four rows of the prefix.
+    assert tree_macs(Weaver(path), 2) == 5 * (64 * 32 + block + 32 * 64 + 8 * 64) + 4 * (64 * 32 + block)
+    assert tree_macs(ParentScorer(replace(path, num_layers=0)), 2) == 5 * (128 * 64 + 32 * 64 + 8 * 64)
+    tables = Tables(torch.randn(50, 64), torch.randn(50, 64), torch.arange(50))
+    assert tree_ms(Weaver(path), tables, 2, torch.Generator().manual_seed(0)) > 0
