@@ -88,3 +88,4 @@ def test_replies_to_a_prompt_are_held_out_together_whatever_else_is_given() -> N
     kept, held = split_replies(twice, 0, share=0.3)
     prompts = [{tuple(part.ids[at : at + 5]) for at in part.offsets[:-1]} for part in (kept, held)]
     assert prompts[0].isdisjoint(prompts[1]) and len(held.plen) > 0
+    assert len(split_replies(some, 0, share=0.0)[1].plen) > 0

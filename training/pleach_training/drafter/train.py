@@ -221,10 +221,11 @@ def train(trainer: DraftTrainer, store: Store, held_out: Store, out: Path) -> No
 def split_replies(replies: Replies, seed: int, share: float = 0.01) -> tuple[Replies, Replies]:
     """Training replies (loops left out) and held-out ones of the same kind.
 
-    All replies to a prompt are on the same side, whichever others are given with them.
+    All replies to a prompt are on the same side, whichever others are given with them; one prompt is held out at least.
     """
     usable = (replies.split == "train") & ~replies.looping() & (replies.glen >= 4)
-    held = usable & (replies.prompt_shares(seed) < share)
+    places = replies.prompt_shares(seed)
+    held = usable & (places <= max(share, places[usable].min(initial=1.0)))
     return replies.select(usable & ~held), replies.select(held)
 
 
