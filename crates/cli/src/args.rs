@@ -81,6 +81,9 @@ pub(crate) struct Cli {
     /// Without a command the flags are those of `run`.
     #[command(flatten)]
     pub(crate) flags: GenerateFlags,
+    /// Where typed lines are kept, for a conversation without a command.
+    #[arg(skip)]
+    pub(crate) history: Option<PathBuf>,
 }
 
 /// What can be done.
@@ -207,8 +210,11 @@ pub(crate) fn parse() -> Result<Cli, CliError> {
     let settings = SettingsFile::read(&Cli::command())?;
     let matches = settings.apply(Cli::command()).try_get_matches().map_err(refusal::translate)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(refusal::translate)?;
+    // The flag is one of `chat` alone; its variable and its setting are for both.
+    let setting = || settings.get("history").map(PathBuf::from);
+    cli.history = env::var_os("PLEACH_HISTORY").map(PathBuf::from).or_else(setting);
     if let Some(network) = cli.network_mut() {
-        network.default_model = settings.model().map(str::to_owned);
+        network.default_model = settings.get(settings::MODEL).map(str::to_owned);
     }
     match &cli.command {
         Some(Command::Run(run)) => check(&run.flags.sampling.sampling())?,
@@ -229,6 +235,7 @@ impl Cli {
             Some(Command::Chat(chat)) => Some(&mut chat.model.network),
             Some(Command::Inspect(inspect)) => Some(&mut inspect.model.network),
             Some(Command::Bench(bench)) => Some(&mut bench.network),
+            Some(Command::Serve(serve)) => Some(&mut serve.model.network),
             Some(_) => None,
         }
     }
@@ -236,10 +243,9 @@ impl Cli {
 
 impl GenerateFlags {
     /// The same for a conversation, of somebody who gave no prompt.
-    pub(crate) fn into_chat(self) -> ChatArgs {
+    pub(crate) fn into_chat(self, history: Option<PathBuf>) -> ChatArgs {
         let look = ChatFlags {
-            // The flag is one of `chat` alone; its variable is for both.
-            history: env::var_os("PLEACH_HISTORY").map(PathBuf::from),
+            history,
             hide_thoughts: self.output.hide_thoughts,
             stats: self.output.verbose,
             quiet: self.output.quiet,

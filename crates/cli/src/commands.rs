@@ -32,7 +32,7 @@ pub(crate) fn execute(cli: Cli) -> Result<End, CliError> {
         Some(Command::Man) => paperwork::manual(),
         Some(Command::Serve(args)) => serve::serve(*args),
         Some(Command::Run(run)) => run::run((run.first, run.second), run.flags),
-        None if cli.flags.prompt.is_none() && io::stdin().is_terminal() => chat::chat(cli.flags.into_chat()),
+        None if cli.flags.prompt.is_none() && io::stdin().is_terminal() => chat::chat(cli.flags.into_chat(cli.history)),
         None => run::run((None, None), cli.flags),
     }
 }

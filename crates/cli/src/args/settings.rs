@@ -33,7 +33,7 @@ struct Setting {
 }
 
 /// The setting that is no flag's default: a model may be named in two ways, and twice is an error.
-const MODEL: &str = "model";
+pub(super) const MODEL: &str = "model";
 
 /// Where the settings are: `PLEACH_CONFIG`, of which an empty one means nowhere, or `pleach/config.toml` in the user's folder
 /// for settings.
@@ -89,9 +89,9 @@ impl SettingsFile {
         command.mut_subcommands(|subcommand| subcommand.mut_args(|arg| self.apply_to(arg)))
     }
 
-    /// The model to use where none is named.
-    pub(super) fn model(&self) -> Option<&str> {
-        Some(&self.settings.iter().find(|setting| setting.key == MODEL)?.value)
+    /// The value of a setting.
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        Some(&self.settings.iter().find(|setting| setting.key == key)?.value)
     }
 
     fn apply_to(&self, arg: Arg) -> Arg {
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn settings_are_defaults_of_flags() {
         let text = "# mine\nmodel = \"a/b\"\ntemperature = 0.7\ntop-k = 4_0\noffline = true\nspec = 'off'\n";
-        assert_eq!(parse(text).unwrap().model(), Some("a/b"));
+        assert_eq!(parse(text).unwrap().get(MODEL), Some("a/b"));
         let cli = flags(text, &["-m", "hi", "--top-k", "3"]);
         let sampling = cli.flags.sampling.sampling();
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (Some(0.7), Some(3), None));
