@@ -6,7 +6,7 @@ use pleach_decode::DecodeError;
 use pleach_kernels::{Rows, SequenceRows};
 use pleach_model::{ModelError, Runner, Tap};
 
-use crate::{Engine, EngineError};
+use crate::{CancelToken, Engine, EngineError};
 
 /// How the hidden states of a text's tokens become one vector.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,14 +24,20 @@ pub enum Pooling {
 pub(crate) struct Embedder(Mutex<Option<Runner>>);
 
 impl Embedder {
-    pub(crate) fn embed(&self, engine: &Engine, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
+    pub(crate) fn embed(
+        &self,
+        engine: &Engine,
+        tokens: &[u32],
+        pooling: Pooling,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>, EngineError> {
         check(engine, tokens)?;
         let mut runner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let runner = match &mut *runner {
             Some(runner) => runner,
             none => none.insert(Runner::with_taps(Arc::clone(engine.shared_model()), &[Tap::Final])?),
         };
-        let mut vector = pool(engine, runner, tokens, pooling)?;
+        let mut vector = pool(engine, runner, tokens, pooling, cancel)?;
         normalize(&mut vector);
         Ok(vector)
     }
@@ -52,13 +58,22 @@ fn check(engine: &Engine, tokens: &[u32]) -> Result<(), EngineError> {
 }
 
 /// Sums in f64 over all tokens for the mean: texts may be long.
-fn pool(engine: &Engine, runner: &mut Runner, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, ModelError> {
+fn pool(
+    engine: &Engine,
+    runner: &mut Runner,
+    tokens: &[u32],
+    pooling: Pooling,
+    cancel: &CancelToken,
+) -> Result<Vec<f32>, EngineError> {
     let mut sequence = engine.shared_model().new_sequence()?;
     let hidden_size = engine.shared_model().config().hidden_size;
     let mut sum = vec![0.0_f64; hidden_size];
     for (index, chunk) in tokens.chunks(engine.prefill_chunk()).enumerate() {
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
         let start = index * engine.prefill_chunk();
-        let rows = Rows::new(&[SequenceRows::chain(start, chunk)])?;
+        let rows = Rows::new(&[SequenceRows::chain(start, chunk)]).map_err(ModelError::from)?;
         // Turns are taken pass by pass, so that running texts go on in between.
         let turn = engine.runners().wait();
         runner.forward(&rows, &[], &[&sequence])?;

@@ -16,8 +16,8 @@ use crate::speculation::WallClock;
 use crate::target::Runners;
 use crate::turns::Turns;
 use crate::{
-    EngineError, EngineOptions, ModelInfo, Prompt, Session, Settings, SpecBudget, Speculation, drafter, info,
-    vocabulary,
+    CancelToken, EngineError, EngineOptions, ModelInfo, Prompt, Session, Settings, SpecBudget, Speculation, drafter,
+    info, vocabulary,
 };
 
 /// A model with its weights, shared by any number of sessions and threads. Cloning it is cheap.
@@ -235,13 +235,13 @@ impl Engine {
 
     /// One vector for a text: hidden states after the final norm, pooled and scaled to length 1; `[hidden_size]`.
     ///
-    /// Passes run beside those of sessions, on the same device.
+    /// Passes run beside those of sessions, on the same device. `cancel` ends it within one pass.
     ///
     /// # Errors
     /// [`EngineError::PromptTooLong`], [`EngineError::Decode`] for no tokens or unknown ones, [`EngineError::Model`] if a pass
-    /// fails.
-    pub fn embed(&self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
-        self.0.embedder.embed(self, tokens, pooling)
+    /// fails, [`EngineError::Cancelled`].
+    pub fn embed(&self, tokens: &[u32], pooling: Pooling, cancel: &CancelToken) -> Result<Vec<f32>, EngineError> {
+        self.0.embedder.embed(self, tokens, pooling, cancel)
     }
 
     pub(crate) fn shared_model(&self) -> &Arc<Model> {

@@ -120,6 +120,9 @@ pub enum EngineError {
     /// The messages, the stop strings or the text of a request cannot be used.
     #[error("the request cannot be used")]
     Text(#[from] TextError),
+    /// Whoever asked has given up.
+    #[error("cancelled before it was done")]
+    Cancelled,
     /// The model computed something that no token can be drawn from.
     ///
     /// The session has forgotten its state; its next request starts anew.

@@ -4,7 +4,7 @@
 
 mod support;
 
-use pleach_engine::{Constraint, EngineError, Flow, Pooling, Request, TokenMask};
+use pleach_engine::{CancelToken, Constraint, EngineError, Flow, Pooling, Request, TokenMask};
 
 use crate::support::{open_with_context, plain, prompt, run};
 
@@ -100,15 +100,19 @@ fn a_text_embeds_the_same_in_any_chunks() {
     };
     let in_pieces = support::open("tiny-qwen35", &options);
     let text = prompt(20);
+    let go = CancelToken::new();
     for pooling in [Pooling::Mean, Pooling::LastToken] {
-        let vector = whole.embed(&text, pooling).unwrap();
-        assert_eq!(vector, in_pieces.embed(&text, pooling).unwrap());
+        let vector = whole.embed(&text, pooling, &go).unwrap();
+        assert_eq!(vector, in_pieces.embed(&text, pooling, &go).unwrap());
         assert_eq!(vector.len(), 64);
     }
-    assert_ne!(whole.embed(&text, Pooling::Mean).unwrap(), whole.embed(&text, Pooling::LastToken).unwrap());
-    assert!(matches!(whole.embed(&[], Pooling::Mean), Err(EngineError::Decode(_))));
-    assert!(matches!(whole.embed(&[512], Pooling::Mean), Err(EngineError::Decode(_))));
-    assert!(matches!(whole.embed(&prompt(257), Pooling::Mean), Err(EngineError::PromptTooLong { .. })));
+    assert_ne!(whole.embed(&text, Pooling::Mean, &go).unwrap(), whole.embed(&text, Pooling::LastToken, &go).unwrap());
+    let cancelled = CancelToken::new();
+    cancelled.cancel();
+    assert!(matches!(whole.embed(&text, Pooling::Mean, &cancelled), Err(EngineError::Cancelled)));
+    assert!(matches!(whole.embed(&[], Pooling::Mean, &go), Err(EngineError::Decode(_))));
+    assert!(matches!(whole.embed(&[512], Pooling::Mean, &go), Err(EngineError::Decode(_))));
+    assert!(matches!(whole.embed(&prompt(257), Pooling::Mean, &go), Err(EngineError::PromptTooLong { .. })));
 }
 
 #[test]

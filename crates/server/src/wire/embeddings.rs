@@ -4,26 +4,44 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_engine::{EngineError, Pooling};
+use pleach_engine::{CancelToken, EngineError, Pooling};
 use serde_json::{Value, json};
 
 use crate::app::{App, Ready};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::metrics::Metrics;
 use crate::wire::completions;
 
 const MAX_INPUTS: usize = 2048;
+
+/// Whoever waits for vectors. Dropping it ends the work within one pass.
+struct Client {
+    cancel: CancelToken,
+    metrics: Arc<Metrics>,
+    is_over: bool,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.metrics.clients_gone.add(u64::from(!self.is_over));
+    }
+}
 
 /// Answers a request; takes as long as the passes over its texts, which go in between those of others.
 ///
 /// # Errors
 /// The field at fault, or what a pass met.
 pub(crate) async fn answer(app: Arc<App>, body: Value) -> Result<Value, ApiError> {
-    let task = tokio::task::spawn_blocking(move || embed(app.ready()?, &body));
-    task.await.map_err(|_| ApiError::internal("the server met a fault of its own; this request is lost"))?
+    let cancel = CancelToken::new();
+    let mut client = Client { cancel: cancel.clone(), metrics: Arc::clone(&app.metrics), is_over: false };
+    let answer = tokio::task::spawn_blocking(move || embed(app.ready()?, &body, &cancel)).await;
+    client.is_over = true;
+    answer.map_err(|_| ApiError::internal("the server met a fault of its own; this request is lost"))?
 }
 
-fn embed(ready: &Ready, body: &Value) -> Result<Value, ApiError> {
+fn embed(ready: &Ready, body: &Value, cancel: &CancelToken) -> Result<Value, ApiError> {
     let fields = Fields::top(body)?;
     let prompts = completions::prompts(&fields, "input")?;
     if prompts.len() > MAX_INPUTS {
@@ -41,7 +59,7 @@ fn embed(ready: &Ready, body: &Value) -> Result<Value, ApiError> {
     for (index, prompt) in prompts.iter().enumerate() {
         let tokens = ready.engine.encode(prompt)?;
         num_tokens += tokens.len();
-        let vector = ready.engine.embed(&tokens, pooling).map_err(|error| at(error, index))?;
+        let vector = ready.engine.embed(&tokens, pooling, cancel).map_err(|error| at(error, index))?;
         if let Some(wanted) = hidden_size.filter(|&wanted| wanted != vector.len()) {
             let message = format!("`dimensions` is {wanted}, but this model's vectors have {}", vector.len());
             return Err(ApiError::bad("invalid_value", message).at("dimensions"));
