@@ -73,6 +73,9 @@ async fn run(request: Request, next: Next, dialect: Dialect) -> Response {
     })
 }
 
+/// Paths that need no key: the page, which asks for one itself, and what watches the server.
+const KEYLESS: [&str; 3] = ["/", "/health", "/v1/health"];
+
 enum Admission {
     Pass,
     /// A browser asks whether it may ask.
@@ -92,7 +95,7 @@ fn admit(options: &ServerOptions, request: &Request) -> Result<Admission, ApiErr
     if request.method() == Method::OPTIONS {
         return Ok(Admission::Preflight);
     }
-    if !options.api_keys.is_empty() && request.uri().path() != "/health" {
+    if !options.api_keys.is_empty() && !KEYLESS.contains(&request.uri().path()) {
         check_key(options, headers)?;
     }
     Ok(Admission::Pass)

@@ -32,6 +32,7 @@ mod listen;
 mod metrics;
 mod openapi;
 mod options;
+mod page;
 mod routes;
 mod schedule;
 mod stream;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::answer::collect;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::page::Page;
 use crate::wire::chat_answer::ChatWriter;
 use crate::wire::completions::CompletionWriter;
 use crate::wire::messages::Purpose;
@@ -41,7 +42,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             .route(&format!("{prefix}/detokenize"), post(detokenize))
             .route(&format!("{prefix}/health"), get(health));
     }
+    let page = Page::new();
     router
+        .route("/", get(move || async move { page.response() }))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(describe))
         .fallback(unknown_path)

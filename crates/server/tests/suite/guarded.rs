@@ -66,6 +66,27 @@ fn keys_are_asked_for_everywhere_but_at_health() {
     assert_eq!((&anthropic["type"], &anthropic["error"]["type"]), (&json!("error"), &json!("authentication_error")));
 }
 
+/// The page asks for the key itself; what it may do stands in its policy.
+#[test]
+fn the_page_is_served_whole_to_this_machine_alone() {
+    let mut options = ServerOptions::default();
+    options.api_keys = vec!["the-first-key".to_owned()];
+    let page = TestServer::start("tiny-llama", options).get("/");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(page.body.starts_with("<!doctype html>") && page.body.ends_with("</html>\n"));
+    let policy = page.header("content-security-policy").unwrap();
+    for rule in
+        ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"]
+    {
+        assert!(policy.split("; ").any(|found| found == rule), "{rule} in {policy}");
+    }
+    assert!(!policy.contains("unsafe") && !policy.contains('*'));
+    assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+    assert_eq!(page.header("referrer-policy"), Some("no-referrer"));
+    let foreign = TestServer::llama().send("GET", "/", &[("host", "evil.example")], "");
+    assert_eq!(foreign.error(403)["code"], "forbidden_host");
+}
+
 #[test]
 fn a_wide_address_needs_a_key() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
