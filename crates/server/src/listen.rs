@@ -1,5 +1,7 @@
 //! Accepting connections, with a deadline for whatever a client can hold up.
 
+mod explained;
+
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
+use self::explained::Explained;
 use crate::{Router, ServeError, Server};
 
 /// Bytes of a request's head.
@@ -74,7 +77,7 @@ fn answer(server: &Server, router: &Router, open: &GracefulShutdown, stream: Tcp
         .timer(TokioTimer::new())
         .header_read_timeout(server.app.options.header_timeout)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        .serve_connection(TokioIo::new(Explained::new(stream)), TowerToHyperService::new(router.clone()));
     let connection = open.watch(connection);
     let metrics = Arc::clone(&server.app.metrics);
     tokio::spawn(async move {

@@ -1,9 +1,12 @@
 //! What must not work: every request here is one JSON error, and the next request works.
 
+use std::io::Write as _;
+use std::net::Shutdown;
+
 use pleach_server::ServerOptions;
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, request};
+use crate::support::{TestServer, read_answer, request};
 
 /// Fields of a chat with values that they may not have.
 fn wrong_fields() -> Vec<(&'static str, Value)> {
@@ -158,6 +161,28 @@ fn other_routes_name_their_fields_too() {
         ("/detokenize", json!({}), "tokens"),
         ("/detokenize", json!({ "tokens": ["x"] }), "tokens[0]"),
         ("/detokenize", json!({ "tokens": [512] }), "tokens[0]"),
+        ("/detokenize", json!({ "tokens": [-1] }), "tokens[0]"),
+        ("/detokenize", json!({ "tokens": 5 }), "tokens"),
+        ("/v1/completions", json!({ "prompt": 5 }), "prompt"),
+        ("/v1/completions", json!({ "prompt": {} }), "prompt"),
+        ("/v1/completions", json!({ "prompt": [true] }), "prompt[0]"),
+        ("/v1/completions", json!({ "prompt": ["x", 5] }), "prompt[1]"),
+        ("/v1/completions", json!({ "prompt": "x", "temperature": "hot" }), "temperature"),
+        ("/v1/completions", json!({ "prompt": "x", "max_tokens": 0 }), "max_tokens"),
+        ("/v1/completions", json!({ "prompt": "word ".repeat(5000) }), "prompt"),
+        ("/v1/responses", json!({ "input": 5 }), "input"),
+        ("/v1/responses", json!({ "input": [5] }), "input[0]"),
+        ("/v1/responses", json!({ "input": "x", "max_output_tokens": 0 }), "max_output_tokens"),
+        ("/v1/responses", json!({ "input": "x", "background": true }), "background"),
+        ("/v1/responses", json!({ "input": "x", "tools": 5 }), "tools"),
+        ("/v1/responses", json!({ "input": "x", "reasoning": { "effort": "huge" } }), "reasoning.effort"),
+        ("/v1/embeddings", json!({ "input": 5 }), "input"),
+        ("/v1/embeddings", json!({ "input": [] }), "input"),
+        ("/v1/embeddings", json!({ "input": ["x", ""] }), "input[1]"),
+        ("/v1/embeddings", json!({ "input": [[512]] }), "input[0]"),
+        ("/v1/embeddings", json!({ "input": "x", "pooling": "max" }), "pooling"),
+        ("/v1/embeddings", json!({ "input": vec!["x"; 2049] }), "input"),
+        ("/tokenize", json!({ "messages": 5 }), "messages"),
     ];
     for (path, body, param) in cases {
         let error = server.post(path, &body).error(400);
@@ -227,34 +252,97 @@ fn bodies_that_are_no_requests_are_refused() {
     assert_eq!(server.send("POST", "/v1/chat/completions", &[], &json_text).status, 200);
 }
 
-/// Bytes on the wire that are no HTTP, or hardly: a status of 400 or more, or a closed connection.
-#[test]
-fn broken_http_ends_its_connection_alone() {
-    let server = TestServer::llama();
-    let long_header = format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(200_000));
-    let many_headers = format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "x: y\r\n".repeat(5000));
-    let raw: [&[u8]; 14] = [
-        b"\r\n\r\n\r\n\r\n",
-        b"garbage\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+fn head(line: &str, headers: &str) -> Vec<u8> {
+    format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n").into_bytes()
+}
+
+/// Bytes on the wire that are no HTTP, or hardly, with the code and status that they get.
+fn broken_http() -> Vec<(u16, &'static str, Vec<u8>)> {
+    let chat = "POST /v1/chat/completions";
+    let long_path = format!("GET /{}", "y".repeat(70_000));
+    let mut cases: Vec<(u16, &'static str, Vec<u8>)> = [
+        &b"garbage\r\n\r\n"[..],
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET /health HTTP/9.9\r\nhost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1 extra\r\nhost: localhost\r\n\r\n",
         b"GET  /health HTTP/1.1\r\n\r\n",
         b"GET /he\0alth HTTP/1.1\r\nhost: localhost\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}{}{}",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip\r\n\r\n{}",
-        b"GET /health HTTP/1.1\r\nhost: a\r\nhost: localhost\r\nconnection: close\r\n\r\n",
-        long_header.as_bytes(),
-        many_headers.as_bytes(),
+        b"G\xffT /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: local\0host\r\n\r\n",
+        b"\x00\x00\x00\x00\r\n\r\n",
+        b"{\"messages\": []}\r\n\r\n",
+        b"<html>\r\n\r\n",
+    ]
+    .into_iter()
+    .map(|bytes| (400, "malformed_http", bytes.to_vec()))
+    .collect();
+    cases.extend([
+        (400, "malformed_http", head(chat, "content-length: -1\r\n")),
+        (400, "malformed_http", head(chat, "content-length: 5x\r\n")),
+        (400, "malformed_http", head(chat, "content-length: 99999999999999999999999\r\n")),
+        (
+            400,
+            "malformed_http",
+            [head(chat, "content-length: 5\r\ncontent-length: 6\r\n"), b"{}{}{}".to_vec()].concat(),
+        ),
+        (400, "malformed_http", [head(chat, "transfer-encoding: gzip\r\n"), b"{}".to_vec()].concat()),
+        (431, "headers_too_large", head("GET /health", &format!("x: {}\r\n", "y".repeat(200_000)))),
+        (431, "headers_too_large", head("GET /health", &"x: y\r\n".repeat(5000))),
+        (414, "uri_too_long", head(&long_path, "")),
+        (400, "invalid_host", head("GET /health", "host: other\r\n")),
+        (400, "invalid_host", b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n".to_vec()),
+        (405, "method_not_allowed", head("GET /v1/chat/completions", "")),
+        (405, "method_not_allowed", head("DELETE /v1/models", "")),
+        (405, "method_not_allowed", head("PUT /v1/completions", "")),
+        (405, "method_not_allowed", head("TRACE /health", "")),
+        (405, "method_not_allowed", head("BREW /health", "")),
+        (404, "not_found", head("GET /v1/nothing", "")),
+        (404, "not_found", head("GET /v1/../etc/passwd", "")),
+        (404, "not_found", head("GET //", "")),
+        (404, "not_found", head("GET /%2e%2e/%2e%2e/etc/passwd", "")),
+        (404, "not_found", head("POST /v1/chat/completions/", "content-length: 0\r\n")),
+        (404, "model_not_found", head("GET /v1/models/a%00b", "")),
+        (404, "model_not_found", head("GET /v1/models/..%2F..%2Fetc", "")),
+    ]);
+    cases
+}
+
+#[test]
+fn broken_http_is_answered_in_json_and_ends_its_connection_alone() {
+    let server = TestServer::llama();
+    for (status, code, bytes) in broken_http() {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+        let answer = server.raw(&bytes);
+        assert_eq!(answer.status, status, "{shown:?}: {answer:?}");
+        assert_eq!(answer.error(status)["code"], code, "{shown:?}");
+        assert_eq!(server.get("/health").status, 200);
+    }
+}
+
+/// What a client breaks off, or breaks in the middle, leaves nothing to answer: the connection ends.
+#[test]
+fn requests_that_break_off_end_their_connection_alone() {
+    let server = TestServer::llama();
+    let chat = "POST /v1/chat/completions";
+    let raw: [Vec<u8>; 8] = [
+        b"".to_vec(),
+        // HTTP/2 without leave: its clients understand no answer of HTTP/1.1.
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        b"\r\n\r\n\r\n\r\n".to_vec(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        b"POST /v1/chat/comp".to_vec(),
+        [head(chat, "content-length: 100\r\n"), b"{\"messages\"".to_vec()].concat(),
+        [head(chat, "transfer-encoding: chunked\r\n"), b"zz\r\n".to_vec()].concat(),
+        [head(chat, "transfer-encoding: chunked\r\n"), b"5\r\n{\"a\"".to_vec()].concat(),
     ];
     for bytes in raw {
-        use std::io::Write as _;
         let mut stream = server.connect();
-        let _ = stream.write_all(bytes);
-        let _ = stream.shutdown(std::net::Shutdown::Write);
-        let answer = crate::support::read_answer(&mut stream);
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let answer = read_answer(&mut stream);
+        assert!(answer.status == 0 || answer.error(answer.status)["code"].is_string(), "{answer:?}");
         assert!(answer.status == 0 || answer.status >= 400, "{answer:?}");
         assert_eq!(server.get("/health").status, 200);
     }
@@ -275,7 +363,6 @@ fn a_body_beyond_the_limit_is_413() {
     let chunk = format!("5dc\r\n{}\r\n0\r\n\r\n", "x".repeat(1500));
     assert_eq!(server.raw(format!("{head}{chunk}").as_bytes()).error(413)["code"], "request_too_large");
     let cut = request("POST", "/v1/chat/completions", &[], "{}").replace("content-length: 2", "content-length: 1000");
-    use std::io::Write as _;
     let mut stream = server.connect();
     stream.write_all(cut.as_bytes()).unwrap();
     drop(stream);
