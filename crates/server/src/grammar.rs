@@ -1,5 +1,6 @@
 //! Grammars: from JSON Schema and tools to masks over the model's vocabulary.
 
+mod positive;
 mod rule;
 mod schema;
 mod vocabulary;
@@ -97,10 +98,10 @@ impl std::fmt::Debug for Grammars {
     }
 }
 
-/// A schema with the options of its grammar, in place of any that the client wrote.
+/// A schema as the grammar engine takes it, with the options of its grammar in place of any that the client wrote.
 pub(crate) fn with_options(schema: &Value) -> Value {
-    let mut map = match schema {
-        Value::Object(map) => map.clone(),
+    let mut map = match positive::spell(schema) {
+        Value::Object(map) => map,
         Value::Bool(false) => Map::from_iter([("not".to_owned(), json!({}))]),
         _ => Map::new(),
     };
