@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 
 python=$(client_python)
 serve fixtures/tiny-llama --parallel 2
+# It keeps notes where it runs.
+cd "$cache"
 "$(dirname "$python")/schemathesis" run "$base/openapi.json" \
   --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
   --phases examples,coverage,fuzzing --max-examples "${1:-100}" --seed "${2:-1}" --workers 2 --generation-deterministic \
