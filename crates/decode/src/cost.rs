@@ -30,14 +30,14 @@ struct Knot {
 }
 
 impl CostCurve {
-    /// Whether a pass of one row was measured, without which there is nothing to compare with.
+    /// Whether a pass of one row was measured, without which there is little to compare with.
     pub fn is_known(&self) -> bool {
-        self.knots[0].weight > 0.0
+        self.knots[0].weight >= 1.0
     }
 
-    /// Seconds of a pass; `None` before a pass of one row was measured. More rows never cost less.
+    /// Seconds of a pass; `None` before any was measured. More rows never cost less.
     pub fn seconds(&self, rows: usize) -> Option<f64> {
-        self.is_known().then(|| {
+        (self.knots[0].weight > 0.0).then(|| {
             let values = self.values();
             let (left, share) = place(rows);
             match values.get(left + 1) {
@@ -55,8 +55,8 @@ impl CostCurve {
         }
         match self.seconds(rows) {
             Some(expected) => self.correct(rows, expected, seconds),
-            None if rows == 1 => self.knots[0] = Knot { seconds, weight: 1.0 },
-            None => {}
+            // Until a pass of one row is measured, the first of several stands in for it.
+            None => self.knots[0] = Knot { seconds: seconds / ratio(rows), weight: if rows == 1 { 1.0 } else { 0.5 } },
         }
     }
 
@@ -97,6 +97,13 @@ impl CostCurve {
     }
 }
 
+/// What so many rows cost as a multiple of one, as long as nothing is measured.
+fn ratio(rows: usize) -> f64 {
+    let mut curve = CostCurve::default();
+    curve.knots[0] = Knot { seconds: 1.0, weight: 1.0 };
+    curve.seconds(rows).unwrap_or(1.0)
+}
+
 /// The knot at or before `rows`, and how far towards the next one it lies: 0 to below 1.
 fn place(rows: usize) -> (usize, f64) {
     let left = KNOTS.iter().rposition(|&knot| knot <= rows).unwrap_or(0);
@@ -123,10 +130,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_a_pass_of_one_row() {
+    fn a_pass_of_several_rows_stands_in_for_one_of_a_single_row() {
         let mut curve = CostCurve::default();
-        curve.record(4, 1.0);
         assert_eq!((curve.seconds(1), curve.is_known()), (None, false));
+        curve.record(4, 1.12 * 1.4);
+        assert_eq!((curve.seconds(1), curve.is_known()), (Some(1.0), false));
+        curve.record(1, 0.8);
+        assert!(curve.is_known());
+        assert!((curve.seconds(1).unwrap() - 0.8).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_what_such_machines_take() {
+        let mut curve = CostCurve::default();
         curve.record(1, 2.0);
         assert_eq!(curve.seconds(1), Some(2.0));
         assert_eq!(curve.seconds(2), Some(2.0 * 1.12));

@@ -69,7 +69,7 @@ pub use log_probs::LogProbs;
 pub use lookup::Lookup;
 pub use mask::{Constraint, Flow, TokenMask, Unconstrained};
 pub use noise::Noise;
-pub use pace::{Clock, Pace, Paced, Spent};
+pub use pace::{Clock, Company, Pace, Paced, Spent};
 pub use params::SamplingParams;
 pub use sampler::Sampler;
 pub use stats::Stats;

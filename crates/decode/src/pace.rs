@@ -30,6 +30,47 @@ pub enum Pace {
     Fixed(usize),
 }
 
+/// What a pass has beside the rows of one text: other texts, and prompts that are read.
+///
+/// All of them wait for the whole pass, so a row is worth its cost if it raises the tokens per second of all together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Company {
+    /// Rows of the pass.
+    pub rows: usize,
+    /// Tokens that these rows are expected to give.
+    pub tokens: f64,
+    /// Seconds of drafting for them.
+    pub draft_s: f64,
+}
+
+impl Company {
+    /// Texts that are decoded plainly.
+    pub const fn plain(texts: usize) -> Self {
+        Self { rows: texts, tokens: texts as f64, draft_s: 0.0 }
+    }
+
+    /// Rows of a prompt, which give no token.
+    pub const fn prompt(rows: usize) -> Self {
+        Self { rows, tokens: 0.0, draft_s: 0.0 }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { rows: self.rows + other.rows, tokens: self.tokens + other.tokens, draft_s: self.draft_s + other.draft_s }
+    }
+
+    /// What is left without a part of it.
+    #[must_use]
+    pub fn without(self, part: Self) -> Self {
+        Self {
+            rows: self.rows.saturating_sub(part.rows),
+            tokens: (self.tokens - part.tokens).max(0.0),
+            draft_s: (self.draft_s - part.draft_s).max(0.0),
+        }
+    }
+}
+
 /// Two drafters on one tree, and the choice of its size.
 ///
 /// `quick` costs nothing worth counting and drafts on every step. `costly` runs a model of its own: it is asked where it
@@ -40,7 +81,9 @@ pub enum Pace {
 /// max over n >= 0 of  (1 + Σ chances of the n likeliest) / (cost of the draft + cost of a pass of 1 + n rows)
 /// ```
 ///
-/// The rule is that of CaDDTree (arXiv:2606.01813), over all `n` and with plain decoding among them.
+/// The rule is that of CaDDTree (arXiv:2606.01813), over all `n` and with plain decoding among them. Where texts share a
+/// pass, tokens and costs are those of all of them: whoever runs it says so with [`join`](Self::join) before each draft and
+/// with [`pass_took`](Self::pass_took) before the drafters observe.
 #[derive(Debug)]
 pub struct Paced<Q, D, C> {
     quick: Q,
@@ -53,6 +96,7 @@ pub struct Paced<Q, D, C> {
     /// Cost of a costly guess at least, as a share of a plain pass.
     least_share: f64,
     window: Window,
+    company: Company,
     round: Round,
     /// Steps since the last pass of one row.
     since_plain: u32,
@@ -79,9 +123,13 @@ struct Round {
     rows: usize,
     drafted_at: Duration,
     draft_s: f64,
+    /// What the pass took, if someone else measured it.
+    pass_s: Option<f64>,
     asked: bool,
     /// Tokens per second that the step promised before the costly drafter was asked.
     without: f64,
+    /// Tokens that the tree is expected to give.
+    tokens: f64,
 }
 
 impl Spent {
@@ -104,6 +152,7 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
             worth: Worth::default(),
             least_share: 0.0,
             window: Window::new(),
+            company: Company::default(),
             round: Round::default(),
             since_plain: 0,
             unpriced: 0,
@@ -128,17 +177,56 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         &self.spent
     }
 
+    /// Says what else the next pass has, and what passes cost by now.
+    pub fn join(&mut self, company: Company, costs: &CostCurve) {
+        self.company = company;
+        self.costs.clone_from(costs);
+    }
+
+    /// Says what the pass took and what else it had in the end. Its cost is then not noted here: it was one pass for all.
+    pub fn pass_took(&mut self, seconds: f64, company: Company) {
+        self.company = company;
+        self.round.pass_s = Some(seconds);
+    }
+
+    /// What this text brings to the pass that it was drafted for last.
+    pub fn share(&self) -> Company {
+        Company { rows: self.round.rows, tokens: self.round.tokens, draft_s: self.round.draft_s }
+    }
+
     /// The drafter that runs a model.
     pub fn costly_mut(&mut self) -> &mut D {
         &mut self.costly
+    }
+
+    /// The drafter that runs a model.
+    pub fn costly(&self) -> &D {
+        &self.costly
+    }
+
+    /// Both drafters are given up; the one that runs a model may serve another text.
+    pub fn into_costly(self) -> D {
+        self.costly
+    }
+
+    /// Seconds of a pass with so many rows of this text.
+    fn pass_s(&self, rows: usize) -> Option<f64> {
+        self.costs.seconds(self.company.rows + rows)
+    }
+
+    /// Tokens per second if nothing is guessed.
+    fn plain_rate(&self) -> Option<f64> {
+        let Company { tokens, draft_s, .. } = self.company;
+        self.pass_s(1).map(|pass_s| (tokens + 1.0) / (draft_s + pass_s))
     }
 
     /// Rows that the next pass may have at most.
     fn most_rows(&self, budget: usize) -> usize {
         match self.pace {
             Pace::Fixed(rows) => budget.min(rows),
-            // There is nothing to compare with yet, or what there is has grown old.
-            Pace::Auto(_) if !self.costs.is_known() || self.since_plain >= REFRESH => 1,
+            // There is nothing to compare with yet, or what there is has grown old. In company no pass has a single row.
+            Pace::Auto(_) if !self.costs.is_known() && self.company.rows == 0 => 1,
+            Pace::Auto(_) if self.since_plain >= REFRESH => 1,
             Pace::Auto(rows) => budget.min(rows).min(self.window.rows()),
         }
     }
@@ -172,8 +260,9 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         self.round.asked = match self.pace {
             Pace::Fixed(_) => true,
             Pace::Auto(_) => {
-                let plain = self.costs.seconds(1).map_or(0.0, f64::recip);
-                let spent_s = self.spent.draft_s + self.spent.pass_s;
+                let plain = self.plain_rate().unwrap_or(0.0);
+                // A trial takes the time of all.
+                let spent_s = (self.spent.draft_s + self.spent.pass_s) / (1.0 + self.company.tokens);
                 self.can_pay(context.budget) && self.worth.asks(Promise { without, plain, spent_s })
             }
         };
@@ -184,51 +273,55 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         self.costly.draft(target, context, tree)?;
         let seconds = self.clock.now().saturating_sub(began).as_secs_f64();
         // A drafter that knows nothing of this place says nothing of its worth.
-        let plain = self.costs.seconds(1).unwrap_or(0.0);
-        if tree.num_nodes() == before && seconds < NO_DRAFT * plain {
+        if tree.num_nodes() == before && seconds < NO_DRAFT * self.pass_s(1).unwrap_or(0.0) {
             self.round.asked = false;
             return Ok(());
         }
         self.trust.apply(tree, &mut self.round.guesses, Source::Costly);
         let draft_s = self.worth.drafted(seconds);
         let with = self.best(tree, context.budget, draft_s).tokens_per_s;
-        self.worth.learn(with * plain);
+        self.worth.learn(self.plain_rate().map_or(0.0, |plain| with / plain));
         Ok(())
     }
 
-    /// Chance below which no guess pays for its row: what the cheapest row takes, as a share of a plain pass, with some
-    /// allowance for beliefs that are too low.
+    /// Chance below which no guess pays for its row: the tokens that plain decoding gives in the time of the cheapest row,
+    /// with some allowance for beliefs that are too low.
     fn least_chance(&self, most: usize) -> f32 {
         const ALLOWANCE: f64 = 0.7;
-        let (Pace::Auto(_), Some(plain)) = (self.pace, self.costs.seconds(1)) else { return 0.0 };
-        let cost = |rows| self.costs.seconds(rows).unwrap_or(0.0);
-        let cheapest = (1..most).map(|rows| cost(rows + 1) - cost(rows)).fold(plain, f64::min);
-        (ALLOWANCE * cheapest.max(0.0) / plain) as f32
+        let (Pace::Auto(_), Some(plain)) = (self.pace, self.plain_rate()) else { return 0.0 };
+        let cost = |rows| self.pass_s(rows).unwrap_or(0.0);
+        let cheapest = (1..most).map(|rows| cost(rows + 1) - cost(rows)).fold(plain.recip(), f64::min);
+        (ALLOWANCE * cheapest.max(0.0) * plain) as f32
     }
 
     /// Whether the costly drafter could pay if it were always right.
     fn can_pay(&self, most: usize) -> bool {
-        let plain = self.costs.seconds(1).unwrap_or(1.0);
+        let (Some(plain), Some(plain_s)) = (self.plain_rate(), self.costs.seconds(1)) else { return most > 1 };
+        let Company { tokens, draft_s, .. } = self.company;
         (1..most).any(|guesses| {
-            let draft_s = guesses as f64 * self.least_share * plain;
-            let seconds = draft_s + self.costs.seconds(1 + guesses).unwrap_or(plain);
-            (1 + guesses) as f64 * plain > MARGIN * seconds
+            let draft_s = draft_s + guesses as f64 * self.least_share * plain_s;
+            let seconds = draft_s + self.pass_s(1 + guesses).unwrap_or(plain_s);
+            tokens + (1 + guesses) as f64 > MARGIN * seconds * plain
         })
     }
 
     /// The number of rows that gives most tokens per second.
     fn best(&self, tree: &TreeBuilder, most: usize, draft_s: f64) -> Choice {
-        let plain = self.costs.seconds(1).unwrap_or(1.0);
-        let mut best = Choice { rows: 1, tokens_per_s: 1.0 / (draft_s + plain) };
+        let others = self.company;
+        let draft_s = others.draft_s + draft_s;
+        let rate = |rows, tokens| {
+            let pass_s = self.pass_s(rows).unwrap_or(rows as f64);
+            Choice { rows, tokens, tokens_per_s: (others.tokens + tokens) / (draft_s + pass_s) }
+        };
+        let mut best = rate(1, 1.0);
         // A draft that promises no more than the error of the measurements is left alone.
-        let least = MARGIN * best.tokens_per_s;
+        let least = best.tokens_per_s + (MARGIN - 1.0) * best.tokens_per_s / (1.0 + others.tokens);
         let mut tokens = 1.0;
         for (index, chance) in tree.chances().into_iter().take(most - 1).enumerate() {
             tokens += f64::from(chance);
-            let rows = index + 2;
-            let tokens_per_s = tokens / (draft_s + self.costs.seconds(rows).unwrap_or(rows as f64));
-            if tokens_per_s > best.tokens_per_s.max(least) {
-                best = Choice { rows, tokens_per_s };
+            let choice = rate(index + 2, tokens);
+            if choice.tokens_per_s > best.tokens_per_s.max(least) {
+                best = choice;
             }
         }
         best
@@ -236,12 +329,18 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
 
     /// Books the time of a step.
     fn book(&mut self, num_tokens: usize) {
-        let pass_s = self.clock.now().saturating_sub(self.round.drafted_at).as_secs_f64();
-        self.costs.record(self.round.rows, pass_s);
+        let pass_s = self.round.pass_s.take().unwrap_or_else(|| {
+            let pass_s = self.clock.now().saturating_sub(self.round.drafted_at).as_secs_f64();
+            self.costs.record(self.round.rows, pass_s);
+            pass_s
+        });
         if self.round.asked && self.round.without > 0.0 {
-            self.worth.lost(self.round.draft_s + pass_s - num_tokens as f64 / self.round.without);
-            let plain_s = self.costs.seconds(1).unwrap_or(pass_s);
-            self.worth.realize(num_tokens, (self.worth.draft_s() + pass_s) / plain_s);
+            let Company { tokens, draft_s, .. } = self.company;
+            let seconds = draft_s + self.round.draft_s + pass_s;
+            self.worth.lost(seconds - (tokens + num_tokens as f64) / self.round.without);
+            let plain_s = draft_s + self.pass_s(1).unwrap_or(pass_s);
+            let seconds = draft_s + self.worth.draft_s() + pass_s;
+            self.worth.realize((tokens + num_tokens as f64) / (tokens + 1.0), seconds / plain_s);
         }
         self.spent.draft_s += self.round.draft_s;
         self.spent.pass_s += pass_s;
@@ -251,17 +350,25 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         } else {
             self.unpriced += num_tokens;
         }
-        if let Some(plain_s) = self.costs.seconds(1) {
+        if let Some(plain_s) = self.pass_s(1).filter(|_| self.costs.is_known()) {
             self.spent.plain_s += std::mem::take(&mut self.unpriced) as f64 * plain_s;
         }
         self.since_plain = if self.round.rows == 1 { 0 } else { self.since_plain + 1 };
     }
 }
 
+/// Tokens that a tree of so many rows gives if beliefs are right.
+fn expected_tokens(tree: &TreeBuilder, rows: usize) -> f64 {
+    1.0 + tree.chances().into_iter().take(rows - 1).map(f64::from).sum::<f64>()
+}
+
 /// A number of rows and what it promises.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
     rows: usize,
+    /// Of this text.
+    tokens: f64,
+    /// Of all texts.
     tokens_per_s: f64,
 }
 
@@ -282,15 +389,18 @@ where
             self.draft_quick(target, context, tree)?;
             self.draft_costly(target, context, tree)?;
         }
-        let rows = match self.pace {
-            Pace::Fixed(rows) => rows,
+        let (rows, tokens) = match self.pace {
+            Pace::Fixed(rows) => (rows, None),
             Pace::Auto(_) => {
                 let draft_s = if self.round.asked { self.worth.draft_s() } else { 0.0 };
-                self.best(tree, most, draft_s).rows
+                let best = self.best(tree, most, draft_s);
+                (best.rows, Some(best.tokens))
             }
         };
         tree.limit(rows);
         self.round.rows = rows.min(tree.num_nodes()).min(context.budget).max(1);
+        self.round.pass_s = None;
+        self.round.tokens = tokens.unwrap_or_else(|| expected_tokens(tree, self.round.rows));
         self.round.drafted_at = self.clock.now();
         self.round.draft_s = self.round.drafted_at.saturating_sub(began).as_secs_f64();
         Ok(())

@@ -104,12 +104,13 @@ impl Worth {
         }
     }
 
-    /// Notes how many tokens a step with a draft gave, in the time of how many plain passes.
-    pub(crate) fn realize(&mut self, tokens: usize, passes: f64) {
+    /// Notes how many tokens a step with a draft gave for each that plain decoding gives in a pass, and in the time of how many
+    /// such passes.
+    pub(crate) fn realize(&mut self, tokens: f64, passes: f64) {
         if self.num_drafts >= FIRST_TRIES && passes.is_finite() {
             let Realized { tokens: before, passes: passes_before } =
                 self.realized.unwrap_or(Realized { tokens: Realized::PRIOR, passes: Realized::PRIOR });
-            let (tokens, passes) = (tokens as f64, passes.clamp(0.1, 20.0));
+            let passes = passes.clamp(0.1, 20.0);
             self.realized = Some(Realized {
                 tokens: Realized::FADE * before + tokens,
                 passes: Realized::FADE * passes_before + passes,
@@ -226,11 +227,11 @@ mod tests {
         (0..60).for_each(|_| {
             worth.drafted(0.004);
             worth.learn(1.1);
-            worth.realize(1, 1.4);
+            worth.realize(1.0, 1.4);
             worth.lost(0.004);
         });
         assert!(!worth.asks(promise(100.0, 0.1)));
-        (0..60).for_each(|_| worth.realize(2, 1.4));
+        (0..60).for_each(|_| worth.realize(2.0, 1.4));
         assert!(worth.asks(promise(100.0, 0.1)));
         assert!(worth.asks(Promise { without: 70.0, plain: 70.0, spent_s: 0.1 }), "on a slower machine as well");
     }

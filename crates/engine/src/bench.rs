@@ -99,7 +99,8 @@ impl Bencher {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
-            let mut target = SequenceTarget::new(self.engine.runners().wait(), &mut sequence);
+            let mut runners = self.engine.runners().wait();
+            let mut target = SequenceTarget::new(&mut runners, &mut sequence);
             step(&mut writer, &mut target)?;
         }
         Ok(Some(started.elapsed()))

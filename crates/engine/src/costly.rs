@@ -1,6 +1,9 @@
 //! The drafters that run a model of their own.
 
+use std::ops::Range;
+
 use pleach_decode::{DraftContext, Drafter, Step, TreeBuilder};
+use pleach_kernels::StatePart;
 use pleach_model::{Model, ModelError, MtpRunner, Runner, Tap};
 
 use crate::dflash::{BlockDraft, BlockRunner};
@@ -99,15 +102,37 @@ impl Costly {
         }
     }
 
-    /// Takes in what the target's last pass, over `num_rows` tokens of the prompt from position `start` on, computed for
-    /// drafters.
+    /// A copy that later drafts do not change.
+    pub(crate) fn snapshot(&self) -> Self {
+        match self {
+            Self::Mtp(mtp) => Self::Mtp(mtp.snapshot()),
+            Self::Model(model) => Self::Model(model.snapshot()),
+            Self::DFlash { draft, num_taps } => Self::DFlash { draft: draft.snapshot(), num_taps: *num_taps },
+        }
+    }
+
+    /// The pieces of its memory, some of which copies share, and the bytes of what no copy shares.
+    pub(crate) fn memory(&self) -> (Vec<StatePart>, usize) {
+        match self {
+            Self::Mtp(mtp) => mtp.memory(),
+            Self::Model(model) => (model.parts(), 0),
+            Self::DFlash { draft, .. } => draft.memory(),
+        }
+    }
+
+    /// Takes in what the target's last pass computed for drafters: its rows `rows` are tokens of the prompt from position
+    /// `start` on.
     ///
     /// # Errors
     /// [`ModelError::NoTap`] if the runner keeps no hidden states.
-    pub(crate) fn read(&mut self, start: usize, num_rows: usize, runner: &Runner) -> Result<(), ModelError> {
+    pub(crate) fn read(&mut self, start: usize, rows: Range<usize>, runner: &Runner) -> Result<(), ModelError> {
         match self {
-            Self::DFlash { draft, num_taps } => draft.read_prompt(start, num_rows, runner, *num_taps)?,
-            Self::Mtp(mtp) => mtp.read(start, hidden_of(runner)?, runner.model().config().hidden_size),
+            Self::DFlash { draft, num_taps } => draft.read(start, rows, runner, *num_taps)?,
+            Self::Mtp(mtp) => {
+                let hidden_size = runner.model().config().hidden_size;
+                let hidden = &hidden_of(runner)?[rows.start * hidden_size..rows.end * hidden_size];
+                mtp.read(start, hidden, hidden_size);
+            }
             Self::Model(_) => {}
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pleach_checkpoint::{CheckpointError, DrafterCheckpoint, Tensor, WeaverCheckpoint};
 use pleach_decode::{DraftContext, Sampler, Step, TokenId, TreeBuilder};
+use pleach_kernels::StatePart;
 use pleach_model::{DFlash, DFlashRunner, DFlashSequence, Model, ModelError, Runner, Tap, Weaver, WeaverRunner};
 
 use crate::pending::{Continuity, Pending};
@@ -33,17 +34,6 @@ pub(crate) struct BlockDraft {
     pending: Pending,
     /// The target's hidden state of the last committed token, for a Weaver.
     hidden: Vec<f32>,
-    /// Where the last prompt ended, for one that is tried again or goes on differently.
-    prompt_end: Option<PromptEnd>,
-}
-
-/// What was known at the end of a prompt.
-#[derive(Debug)]
-struct PromptEnd {
-    position: usize,
-    hidden: Vec<f32>,
-    /// `None` before the drafter has read so far.
-    sequence: Option<DFlashSequence>,
 }
 
 /// A guess that may be added next.
@@ -100,65 +90,35 @@ impl BlockDraft {
         Ok(())
     }
 
-    /// Takes in rows of a prompt.
-    pub(crate) fn read_prompt(
-        &mut self,
-        start: usize,
-        num_rows: usize,
-        runner: &Runner,
-        num_taps: usize,
-    ) -> Result<(), ModelError> {
-        self.read(start, 0..num_rows, runner, num_taps)?;
-        let (position, hidden) = (start + num_rows, self.hidden.clone());
-        self.prompt_end = Some(PromptEnd { position, hidden, sequence: None });
-        Ok(())
-    }
-
-    /// Goes on with the first `len` tokens of what was read, which are those of the last text or of its prompt; forgets
-    /// everything if it has stood at neither place.
+    /// Goes on with the first `len` tokens of what was read, or forgets everything if it does not end there.
     pub(crate) fn resume(&mut self, len: usize) {
-        if self.pending.end() == len {
-            return;
-        }
-        let Some(end) = self.prompt_end.take().filter(|end| end.position == len) else {
+        if self.pending.end() != len {
             *self = Self::default();
-            return;
-        };
-        match &end.sequence {
-            Some(sequence) => {
-                self.sequence = Some(sequence.snapshot());
-                self.pending = Pending { start: len, ..Pending::default() };
-            }
-            // The prompt was not read so far, so it is still pending.
-            None if self.pending.start < len => self.pending.truncate(len),
-            None => {
-                *self = Self::default();
-                return;
-            }
         }
-        self.hidden.clone_from(&end.hidden);
-        self.prompt_end = Some(end);
     }
 
-    /// Reads what is pending, up to the end of a prompt by itself.
+    /// A copy that later drafts do not change.
+    pub(crate) fn snapshot(&self) -> Self {
+        Self {
+            sequence: self.sequence.as_ref().map(DFlashSequence::snapshot),
+            pending: self.pending.clone(),
+            hidden: self.hidden.clone(),
+        }
+    }
+
+    /// The pieces of its memory, some of which copies share, and the bytes of what no copy shares.
+    pub(crate) fn memory(&self) -> (Vec<StatePart>, usize) {
+        let parts = self.sequence.as_ref().map(DFlashSequence::parts).unwrap_or_default();
+        (parts, self.pending.size_bytes() + size_of_val(&self.hidden[..]))
+    }
+
+    /// Reads what is pending.
     fn catch_up(&mut self, runner: &mut DFlashRunner) -> Result<(), ModelError> {
         let sequence = match &mut self.sequence {
             Some(sequence) => sequence,
             none => none.insert(runner.drafter().new_sequence()?),
         };
-        let Pending { start, num_rows, values } = &self.pending;
-        let mut rest = &values[..];
-        if let Some(end) = self.prompt_end.as_mut().filter(|end| end.sequence.is_none() && end.position > *start) {
-            let width = values.len() / (*num_rows).max(1);
-            let of_prompt = (end.position - start).min(*num_rows) * width;
-            let (prompt, others) = values.split_at(of_prompt);
-            runner.read(prompt, sequence)?;
-            end.sequence = (start + num_rows >= end.position).then(|| sequence.snapshot());
-            rest = others;
-        }
-        if !rest.is_empty() {
-            runner.read(rest, sequence)?;
-        }
+        runner.read(&self.pending.values, sequence)?;
         self.pending.clear();
         Ok(())
     }
@@ -171,7 +131,7 @@ impl BlockDraft {
         num_taps: usize,
     ) -> Result<(), ModelError> {
         let start = target.committed() - step.rows.len();
-        self.read(start, step.rows.iter().copied(), target.runner(), num_taps)
+        self.read(start, step.rows.iter().map(|&row| target.row(row)), target.runner(), num_taps)
     }
 
     /// Grows the tree after the text.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleach_checkpoint::Checkpoint;
 use pleach_decode::{DraftContext, TokenId, TreeBuilder};
-use pleach_kernels::{Rows, SequenceRows};
+use pleach_kernels::{Rows, SequenceRows, StatePart};
 use pleach_model::{Model, ModelError, Runner, Sequence};
 use pleach_text::Tokenizer;
 
@@ -30,6 +30,16 @@ struct Guessing<'a> {
 }
 
 impl ModelDraft {
+    /// A copy that later drafts do not change.
+    pub(crate) fn snapshot(&self) -> Self {
+        Self { sequence: self.sequence.as_ref().map(Sequence::snapshot) }
+    }
+
+    /// The pieces of its memory, some of which copies share.
+    pub(crate) fn parts(&self) -> Vec<StatePart> {
+        self.sequence.as_ref().map(Sequence::parts).unwrap_or_default()
+    }
+
     /// Goes on with the first `len` tokens of what was read, or forgets everything if it has read more.
     pub(crate) fn resume(&mut self, len: usize) {
         if self.sequence.as_ref().is_some_and(|sequence| sequence.len() > len) {

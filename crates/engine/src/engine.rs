@@ -10,10 +10,11 @@ use pleach_text::{AddedTokens, ChatRequest, ChatTemplate, RenderNote, SpecialTok
 
 use crate::costly::{Costly, CostlyKind, CostlyRunner};
 use crate::embed::{Embedder, Pooling};
-use crate::generation::Drafters;
 use crate::options::ContextLimits;
+use crate::running::Drafters;
 use crate::speculation::WallClock;
 use crate::target::Runners;
+use crate::turn_ends::{Rendered, turn_ends};
 use crate::turns::Turns;
 use crate::{
     CancelToken, EngineError, EngineOptions, ModelInfo, Prompt, Session, Settings, SpecBudget, Speculation, drafter,
@@ -66,6 +67,8 @@ pub struct EncodedPrompt {
     pub opens_reasoning: bool,
     /// What had to be changed for the chat template to take the conversation; usually nothing.
     pub notes: Vec<RenderNote>,
+    /// Tokens before the places where a later prompt of the conversation may go on differently, in order.
+    pub turn_ends: Vec<usize>,
 }
 
 impl Engine {
@@ -135,7 +138,7 @@ impl Engine {
     /// # Errors
     /// What the device says when its memory is full.
     pub fn session(&self) -> Result<Session, EngineError> {
-        Session::new(self.clone())
+        Ok(Session::new(self.clone()))
     }
 
     /// Checks what a request asks for beside its prompt, as [`Session::generate`] does before any work.
@@ -199,11 +202,13 @@ impl Engine {
             Prompt::Chat(chat) => {
                 let (text, notes) = self.render_with_notes(chat)?;
                 let tokens = self.tokenizer().encode(&text, AddedTokens::Parse)?;
-                Ok(EncodedPrompt { tokens, opens_reasoning: opens_reasoning(&text), notes })
+                let turn_ends = self.turn_ends(Rendered { chat, text: &text, tokens: &tokens });
+                Ok(EncodedPrompt { tokens, opens_reasoning: opens_reasoning(&text), notes, turn_ends })
             }
             Prompt::Text(text) => {
                 let tokens = self.encode_raw(text)?;
-                Ok(EncodedPrompt { tokens, opens_reasoning: opens_reasoning(text), notes: Vec::new() })
+                let opens_reasoning = opens_reasoning(text);
+                Ok(EncodedPrompt { tokens, opens_reasoning, notes: Vec::new(), turn_ends: Vec::new() })
             }
             Prompt::Tokens(tokens) => {
                 // A marker of a thought that is still open stands at the very end.
@@ -211,9 +216,15 @@ impl Engine {
                 let end = &tokens[tokens.len().saturating_sub(LAST)..];
                 let text = self.tokenizer().decode(end, SpecialTokens::Keep);
                 let opens_reasoning = opens_reasoning(&text);
-                Ok(EncodedPrompt { tokens: tokens.clone(), opens_reasoning, notes: Vec::new() })
+                let tokens = tokens.clone();
+                Ok(EncodedPrompt { tokens, opens_reasoning, notes: Vec::new(), turn_ends: Vec::new() })
             }
         }
+    }
+
+    fn turn_ends(&self, prompt: Rendered<'_>) -> Vec<usize> {
+        let template = self.0.template.as_ref();
+        template.map(|template| turn_ends(template, self.tokenizer(), prompt)).unwrap_or_default()
     }
 
     /// A text with what goes before it, unless it spells that itself.
@@ -256,27 +267,34 @@ impl Engine {
         &self.0.runners
     }
 
-    /// The drafters of one request. `costly` has read the first `cached` tokens of its prompt, or is new.
-    pub(crate) fn drafters<'s>(
-        &self,
-        budget: SpecBudget,
-        costly: &'s mut Option<Costly>,
-        cached: usize,
-    ) -> Drafters<'s> {
-        // A request without guesses carries nothing for drafters along; what one had read would have a gap after it.
+    /// The drafters of one request. `costly` has read the first `cached` tokens of its prompt, if it is there.
+    pub(crate) fn drafters(&self, budget: SpecBudget, costly: Option<Costly>, cached: usize) -> Drafters {
+        // A request without guesses carries nothing for drafters along.
         let guesses = budget.most_rows() > 1;
-        match costly {
-            Some(costly) if guesses => costly.resume(cached),
-            _ => *costly = self.0.costly.filter(|_| guesses).map(Costly::new),
+        let mut costly = costly.or_else(|| self.0.costly.map(Costly::new)).filter(|_| guesses);
+        if let Some(costly) = &mut costly {
+            costly.resume(cached);
         }
         let lookup = (guesses && self.looks_up()).then(Lookup::new);
-        let costs = self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Paced::new(lookup, costly, WallClock::start(), budget.pace(), costs).with_least_share(self.0.least_share)
+        Paced::new(lookup, costly, WallClock::start(), budget.pace(), self.costs()).with_least_share(self.0.least_share)
     }
 
-    /// Keeps what a request has found out about the cost of passes.
+    /// What passes cost, as far as is known.
+    pub(crate) fn costs(&self) -> CostCurve {
+        self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps what a pass has shown of the cost of passes.
     pub(crate) fn keep_costs(&self, costs: &CostCurve) {
         self.0.costs.lock().unwrap_or_else(PoisonError::into_inner).clone_from(costs);
+    }
+
+    /// Tokens between states of a prompt that are kept for later ones: a state takes about as much memory as the keys and
+    /// values of so many tokens.
+    pub(crate) fn kept_spacing(&self) -> usize {
+        const LEAST: usize = 512;
+        let plan = &self.info().memory;
+        plan.state_bytes.checked_div(plan.token_bytes).unwrap_or(usize::MAX).max(LEAST)
     }
 
     /// The drafters that requests have; none if they are decoded plainly.

@@ -138,6 +138,9 @@ pub enum EngineError {
         /// Its logit.
         value: f32,
     },
+    /// A fault of the engine or of a demand's own code ended the request; others go on.
+    #[error("the engine met a fault of its own; this request is lost")]
+    Fault,
     /// The request or its generation breaks another rule of decoding.
     #[error(transparent)]
     Decode(DecodeError),

@@ -1,7 +1,7 @@
 //! The public library: open a model, generate a stream of events, chat, cancel.
 //!
 //! An [`Engine`] is an open model. A [`Session`] runs requests on it and remembers what it has read; a [`ChatSession`]
-//! remembers turns as well. A request gives [`Event`]s, made as they are asked for.
+//! remembers turns as well; a [`Batch`] runs many requests at once. A request gives [`Event`]s, made as they are asked for.
 //!
 //! ```
 //! # let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
@@ -21,10 +21,12 @@
 //! ```
 
 mod activity;
+mod batch;
 mod bench;
 mod cancel;
 mod chain;
 mod chat;
+mod chunk;
 mod costly;
 mod dflash;
 mod draft_model;
@@ -34,6 +36,7 @@ mod energy;
 mod engine;
 mod error;
 mod event;
+mod forest;
 mod generation;
 mod info;
 mod inspect;
@@ -43,17 +46,20 @@ mod mtp;
 mod options;
 mod output;
 mod pending;
-mod prefix;
+mod prefix_cache;
 mod request;
+mod running;
 mod selected;
 mod session;
 mod speculation;
 mod target;
+mod turn_ends;
 mod turns;
 mod vocabulary;
 mod weaver;
 
 pub use activity::{Activity, ActivityMeter, ProgramShare, load_average, processor_name};
+pub use batch::{Batch, BatchOptions, Job, RequestId};
 pub use bench::{BenchProfile, Bencher, MAX_PASS_ROWS, RowShape};
 pub use cancel::CancelToken;
 pub use chat::{Answer, ChatSession, Reply};
@@ -71,6 +77,7 @@ pub use options::{
     AUTOMATIC_CONTEXT, Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, MAX_PREFILL_CHUNK,
     MAX_THREADS, device_description,
 };
+pub use prefix_cache::CacheOwner;
 pub use request::{MAX_LOGPROBS, Prompt, Request, Sampling, Settings};
 pub use session::Session;
 pub use speculation::{AUTOMATIC_SPEC_ROWS, Drafting, MAX_SPEC_ROWS, SpecBudget, Speculation};

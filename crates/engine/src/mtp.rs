@@ -1,7 +1,7 @@
 //! The model's own multi-token-prediction head as a drafter.
 
 use pleach_decode::{DraftContext, Step, TokenId, TreeBuilder};
-use pleach_kernels::{Rows, SequenceRows};
+use pleach_kernels::{Rows, SequenceRows, StatePart};
 use pleach_model::{ModelError, MtpRunner, MtpSequence, Runner};
 
 use crate::chain::{self, Chain};
@@ -27,6 +27,16 @@ struct Guessing<'a> {
 }
 
 impl MtpDraft {
+    /// A copy that later drafts do not change.
+    pub(crate) fn snapshot(&self) -> Self {
+        Self { sequence: self.sequence.as_ref().map(MtpSequence::snapshot), pending: self.pending.clone() }
+    }
+
+    /// The pieces of its memory, some of which copies share, and the bytes of what no copy shares.
+    pub(crate) fn memory(&self) -> (Vec<StatePart>, usize) {
+        (self.sequence.as_ref().map(MtpSequence::parts).unwrap_or_default(), self.pending.size_bytes())
+    }
+
     /// Takes in the hidden states of tokens that were committed from position `start` on: `[rows, hidden_size]`.
     pub(crate) fn read(&mut self, start: usize, hidden: &[f32], hidden_size: usize) {
         if self.pending.push(start, hidden, hidden_size) == Continuity::Broken {
@@ -81,7 +91,7 @@ impl MtpDraft {
         let hidden_size = target.hidden_size();
         let hidden = hidden_of(target.runner())?;
         for (position, &row) in (start..).zip(&step.rows) {
-            self.read(position, &hidden[row * hidden_size..][..hidden_size], hidden_size);
+            self.read(position, &hidden[target.row(row) * hidden_size..][..hidden_size], hidden_size);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use pleach_model::MAX_ROWS;
 
 /// Values of committed tokens that a drafter reads when the next draft needs them, at most [`MAX_ROWS`] of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Pending {
     /// Position of the first.
     pub(crate) start: usize,
@@ -45,12 +45,9 @@ impl Pending {
         continuity
     }
 
-    /// Takes back rows until the last stands before position `end`.
-    pub(crate) fn truncate(&mut self, end: usize) {
-        let kept = end.saturating_sub(self.start).min(self.num_rows);
-        let width = self.values.len() / self.num_rows.max(1);
-        self.values.truncate(kept * width);
-        self.num_rows = kept;
+    /// Bytes of its values.
+    pub(crate) fn size_bytes(&self) -> usize {
+        size_of_val(&self.values[..])
     }
 
     /// Notes that everything was read.
@@ -72,9 +69,9 @@ mod tests {
         pending.clear();
         assert_eq!(pending.push(3, &[2.0; 2], 2), Continuity::Kept);
         assert_eq!((pending.start, pending.num_rows, pending.end()), (3, 1, 4));
-        assert_eq!(pending.push(4, &[3.0; 6], 2), Continuity::Kept);
-        pending.truncate(5);
+        assert_eq!(pending.push(4, &[3.0; 2], 2), Continuity::Kept);
         assert_eq!((pending.start, pending.num_rows, &pending.values[..]), (3, 2, &[2.0, 2.0, 3.0, 3.0][..]));
+        assert_eq!(pending.size_bytes(), 16);
     }
 
     #[test]

@@ -1,33 +1,31 @@
-//! One conversation with a model: requests, one after the other, over a state that is used again.
+//! One conversation with a model: requests, one after the other, over states that are used again.
 
 use std::time::Instant;
 
-use pleach_decode::{Constraint, Generation as Writer, GenerationOptions};
-use pleach_text::{Detokenizer, SpanSplitter, StopMatcher};
+use pleach_decode::Constraint;
 
-use crate::costly::Costly;
-use crate::generation::{Generation, Parts};
-use crate::output::Output;
-use crate::prefix::Prefix;
+use crate::generation::Generation;
+use crate::prefix_cache::{CacheOwner, Limit, SharedCache};
+use crate::running::{Keeper, Running};
 use crate::{Engine, EngineError, Request};
+
+/// What a session keeps: in any case the ends of the last turn, the last prompt and the last answer.
+const KEPT: Limit = Limit { bytes: 64 << 20, least: 3 };
 
 /// Runs requests one after the other and remembers what it has read.
 ///
-/// A prompt that starts with the tokens of the last one, or with those and the answer, is not read again from the start;
-/// [`Usage::cached_tokens`](crate::Usage::cached_tokens) says how much was known. That never changes the text: a state
-/// is used for exactly the tokens that it stands for. Sessions of one engine share its weights and nothing else.
+/// A prompt that starts as an earlier one did is read from where the session has a state: the ends of turns, of prompts and of
+/// answers. [`Usage::cached_tokens`](crate::Usage::cached_tokens) says how much was known. That never changes the text: a
+/// state is used for exactly the tokens that it stands for. Sessions of one engine share its weights and nothing else.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
-    prefix: Prefix,
-    /// What a drafter with a model of its own has read of the same tokens.
-    costly: Option<Costly>,
+    cache: SharedCache,
 }
 
 impl Session {
-    pub(crate) fn new(engine: Engine) -> Result<Self, EngineError> {
-        let prefix = Prefix::new(engine.model())?;
-        Ok(Self { engine, prefix, costly: None })
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine, cache: SharedCache::new(KEPT) }
     }
 
     /// The engine that it runs on.
@@ -35,14 +33,9 @@ impl Session {
         &self.engine
     }
 
-    /// Tokens that its state stands for.
-    pub fn tokens(&self) -> &[u32] {
-        self.prefix.tokens()
-    }
-
-    /// Bytes of its state. Blocks that the copy for tried-again prompts shares are counted twice.
+    /// Bytes of the states that it keeps.
     pub fn size_bytes(&self) -> usize {
-        self.prefix.size_bytes()
+        self.cache.lock().size_bytes()
     }
 
     /// Starts a request. Work is done as events are asked for; dropping the iterator ends the request.
@@ -84,7 +77,7 @@ impl Session {
 
     /// Tokens of `prompt` that a request for it would not read again. Nothing is changed.
     pub fn reusable_tokens(&self, prompt: &[u32]) -> usize {
-        self.prefix.usable(prompt)
+        self.cache.lock().reusable(CacheOwner::default(), prompt)
     }
 
     fn start(
@@ -93,35 +86,9 @@ impl Session {
         demand: Option<Box<dyn Constraint + Send>>,
     ) -> Result<Generation<'_>, EngineError> {
         let started = Instant::now();
-        let settings = &request.settings;
-        let stops = settings.stop_strings()?;
-        let encoded = self.engine.encode_prompt(&request.prompt)?;
-        settings.spec_budget.validate()?;
-        let options = GenerationOptions {
-            sampling: settings.sampling.resolve(self.engine.generation_config()),
-            stop_tokens: if settings.ignore_eos { Vec::new() } else { self.engine.stop_tokens().to_vec() },
-            max_tokens: settings.max_tokens,
-            budget: if self.engine.drafter_names().is_empty() { 1 } else { settings.spec_budget.most_rows() },
-            ..GenerationOptions::new(self.engine.model().config().vocab_size, self.engine.info().context)
-        };
-        let seed = options.sampling.seed;
-        let writer = Writer::new(options, &encoded.tokens)?;
-        let detokenizer = Detokenizer::new(self.engine.tokenizer().clone(), settings.special_tokens);
-        let splitter = settings.split_reasoning.then(|| SpanSplitter::new(encoded.opens_reasoning));
-        let cached = self.prefix.reuse(&encoded.tokens, self.engine.model())?;
-        Ok(Generation::new(Parts {
-            engine: &self.engine,
-            prefix: &mut self.prefix,
-            writer,
-            drafters: self.engine.drafters(settings.spec_budget, &mut self.costly, cached),
-            output: Output::new(detokenizer, StopMatcher::new(stops), splitter).with_demand(demand),
-            logprobs: settings.logprobs,
-            cancel: settings.cancel.clone(),
-            seed,
-            cached,
-            started,
-            notes: encoded.notes,
-            prompt: encoded.tokens,
-        }))
+        let prompt = self.engine.encode_prompt(&request.prompt)?;
+        let keeper = Keeper { cache: self.cache.clone(), owner: CacheOwner::default() };
+        let running = Running::new(&self.engine, prompt, &request.settings, demand, Some(keeper), started)?;
+        Ok(Generation::new(self.engine.clone(), running))
     }
 }

@@ -5,7 +5,6 @@ use pleach_kernels::{Rows, SequenceRows};
 use pleach_model::{ModelError, Runner, Sequence};
 
 use crate::costly::CostlyRunner;
-use crate::turns::Turn;
 
 /// What runs passes, for one session at a time.
 #[derive(Debug)]
@@ -15,17 +14,30 @@ pub(crate) struct Runners {
     pub(crate) costly: Option<CostlyRunner>,
 }
 
-/// One sequence and the runner that it has for the length of one step.
+/// One sequence, the runner of the pass that it is in, and where its rows lie there.
 ///
 /// Candidate rows live in the runner from `verify` to `commit`, so nobody else may run a pass in between.
 pub(crate) struct SequenceTarget<'a> {
-    runners: Turn<'a, Runners>,
+    runners: &'a mut Runners,
     sequence: &'a mut Sequence,
+    /// Its first row among those of the pass, which is also the first of its rows of logits.
+    first_row: usize,
 }
 
 impl<'a> SequenceTarget<'a> {
-    pub(crate) fn new(runners: Turn<'a, Runners>, sequence: &'a mut Sequence) -> Self {
-        Self { runners, sequence }
+    /// A sequence in a pass of its own.
+    pub(crate) fn new(runners: &'a mut Runners, sequence: &'a mut Sequence) -> Self {
+        Self::in_company(runners, sequence, 0)
+    }
+
+    /// A sequence whose rows start at `first_row` of a pass with others.
+    pub(crate) fn in_company(runners: &'a mut Runners, sequence: &'a mut Sequence, first_row: usize) -> Self {
+        Self { runners, sequence, first_row }
+    }
+
+    /// Place of one of its rows among those of the pass.
+    pub(crate) fn row(&self, row: usize) -> usize {
+        self.first_row + row
     }
 
     /// The runner with the results of the last pass.
@@ -53,7 +65,7 @@ impl Target for SequenceTarget<'_> {
     type Error = ModelError;
 
     fn verify(&mut self, tree: TreeRows<'_>) -> Result<(), ModelError> {
-        let parents: Vec<Option<usize>> = tree.parents.iter().map(|&parent| usize::try_from(parent).ok()).collect();
+        let parents = parents(tree);
         let rows = Rows::new(&[SequenceRows::tree(tree.start, tree.tokens, &parents)])?;
         let all: Vec<usize> = (0..rows.len()).collect();
         self.runners.target.forward(&rows, &all, &[self.sequence])
@@ -63,10 +75,16 @@ impl Target for SequenceTarget<'_> {
         let runner = self.runner();
         let vocab_size = runner.model().config().vocab_size;
         let logits = runner.logits().expect("logits are asked for after a pass that gave them");
-        &logits[row * vocab_size..][..vocab_size]
+        &logits[self.row(row) * vocab_size..][..vocab_size]
     }
 
     fn commit(&mut self, rows: &[usize]) -> Result<(), ModelError> {
-        self.runners.target.commit(rows, self.sequence)
+        let path: Vec<usize> = rows.iter().map(|&row| self.row(row)).collect();
+        self.runners.target.commit(&path, self.sequence)
     }
+}
+
+/// Row that each row of a tree continues, as passes take it.
+pub(crate) fn parents(tree: TreeRows<'_>) -> Vec<Option<usize>> {
+    tree.parents.iter().map(|&parent| usize::try_from(parent).ok()).collect()
 }

@@ -55,7 +55,7 @@ pub use profile::{PartProfile, PassPart, PassProfile};
 pub use recording::{Capacity, Commit, DeltaHeads, HeadRows, Ops, Recording, RotatedHeads};
 pub use reference::ReferenceDevice;
 pub use rows::{DeltaStart, DeltaVisit, Parents, Rows, SequenceRows};
-pub use state::{DeltaLayout, DeltaValues, KvLayout, KvValues, State, StateLayout, StateValues};
+pub use state::{DeltaLayout, DeltaValues, KvLayout, KvValues, State, StateLayout, StatePart, StateValues};
 pub use tensor::{Extent, Tensor};
 pub use weight::{Activations, Param, Weight, WeightData};
 pub use work::PassWork;

@@ -120,6 +120,15 @@ pub struct DeltaValues {
     pub window: Vec<f32>,
 }
 
+/// A piece of a state's memory. Copies of a state share pieces until one of them writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// Tells pieces that exist at the same time apart.
+    pub id: usize,
+    /// Its size.
+    pub bytes: usize,
+}
+
 /// The memory of one sequence on a device: it stands for exactly `len` committed tokens.
 ///
 /// A pass reads it; only [`Pass::commit`](crate::Pass::commit) moves it on, so nothing is ever rolled back.
@@ -134,6 +143,12 @@ pub trait State: Send + Sync {
 
     /// Bytes held on the device.
     fn size_bytes(&self) -> usize;
+
+    /// The pieces of its memory, so that what several states share can be counted once. A device whose copies share
+    /// nothing has one for all.
+    fn parts(&self) -> Vec<StatePart> {
+        vec![StatePart { id: std::ptr::from_ref(self).addr(), bytes: self.size_bytes() }]
+    }
 
     /// A copy that later commits to `self` do not change. Key-value blocks are shared until one side writes.
     fn snapshot(&self) -> Box<dyn State>;

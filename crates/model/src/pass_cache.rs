@@ -10,7 +10,8 @@ use crate::ModelError;
 /// Rows of the largest pass; longer prompts are split into chunks.
 pub const MAX_ROWS: usize = 512;
 
-/// Passes recorded on first use. A bucket is the next power of two, so there are few of them and none is much too large.
+/// Passes recorded on first use. A bucket of rows is the next power of two, one of outputs the next power of four: passes
+/// of several sequences come in every mixture of both, and each recording keeps its memory.
 pub(crate) struct PassCache<T> {
     passes: HashMap<Capacity, (Box<dyn Pass>, T)>,
     last: Option<Capacity>,
@@ -79,12 +80,17 @@ pub(crate) struct RunOf<'a> {
     pub(crate) profile: Option<&'a mut PassProfile>,
 }
 
-/// The capacity that serves a run: powers of two.
+/// The capacity that serves a run.
 fn bucket(rows: usize, outputs: usize) -> Result<Capacity, ModelError> {
     if rows > MAX_ROWS {
         return Err(ModelError::TooManyRows { found: rows, most: MAX_ROWS });
     }
-    Ok(Capacity { rows: rows.next_power_of_two(), outputs: outputs.next_power_of_two() })
+    let (rows, mut least) = (rows.next_power_of_two(), 1);
+    while least < outputs {
+        least *= 4;
+    }
+    // Few rows cannot have more outputs than they are.
+    Ok(Capacity { rows, outputs: least.min(rows.max(outputs)) })
 }
 
 #[cfg(test)]
@@ -92,8 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_powers_of_two() {
+    fn buckets_are_powers() {
         assert_eq!(bucket(5, 1).unwrap(), Capacity { rows: 8, outputs: 1 });
+        assert_eq!(bucket(5, 3).unwrap(), Capacity { rows: 8, outputs: 4 });
+        assert_eq!(bucket(8, 8).unwrap(), Capacity { rows: 8, outputs: 8 });
+        assert_eq!(bucket(300, 9).unwrap(), Capacity { rows: 512, outputs: 16 });
         assert_eq!(bucket(512, 300).unwrap(), Capacity { rows: 512, outputs: 512 });
         let error = bucket(513, 1).unwrap_err();
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pleach_kernels::State;
+use pleach_kernels::{State, StatePart};
 
 /// The memory of one sequence: it stands for exactly `len` committed tokens.
 ///
@@ -25,6 +25,11 @@ impl Sequence {
     /// Bytes held on the device.
     pub fn size_bytes(&self) -> usize {
         self.state.size_bytes()
+    }
+
+    /// The pieces of its memory, some of which copies share.
+    pub fn parts(&self) -> Vec<StatePart> {
+        self.state.parts()
     }
 
     /// A copy that later commits do not change; unchanged cache blocks are shared.
@@ -59,6 +64,11 @@ impl DFlashSequence {
         self.0.is_empty()
     }
 
+    /// The pieces of its memory, some of which copies share.
+    pub fn parts(&self) -> Vec<StatePart> {
+        self.0.parts()
+    }
+
     /// A copy that later commits do not change.
     pub fn snapshot(&self) -> Self {
         Self(self.0.snapshot())
@@ -80,6 +90,11 @@ impl MtpSequence {
     /// Whether no row is committed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The pieces of its memory, some of which copies share.
+    pub fn parts(&self) -> Vec<StatePart> {
+        self.0.parts()
     }
 
     /// A copy that later commits do not change.

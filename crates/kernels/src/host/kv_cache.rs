@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use super::state::check_size;
 use super::{Buffer, Element};
 use crate::quantize::int8_head;
-use crate::{DType, KernelError, KvLayout, KvValues};
+use crate::{DType, KernelError, KvLayout, KvValues, StatePart};
 
 /// Tokens per block of a key-value cache.
 ///
@@ -206,6 +206,11 @@ impl KvCache {
         self.blocks.iter().map(|block| block.size_bytes()).sum()
     }
 
+    /// Its blocks.
+    pub(super) fn parts(&self) -> impl Iterator<Item = StatePart> + '_ {
+        self.blocks.iter().map(|block| StatePart { id: Arc::as_ptr(block).addr(), bytes: block.size_bytes() })
+    }
+
     /// The first `len` tokens as floats, which is exact for every type.
     pub(super) fn values(&self, len: usize) -> KvValues {
         let read = |element: fn(KvView<'_>, usize, usize) -> f32| {
@@ -303,6 +308,18 @@ mod tests {
             }
             assert_eq!(cache.blocks.len(), 3);
         }
+    }
+
+    #[test]
+    fn copies_share_the_blocks_that_neither_has_written() {
+        let mut cache = cache(DType::F16);
+        (0..KV_BLOCK + 1).for_each(|position| cache.append_floats(position, &token(1), &token(1)));
+        let before = cache.clone();
+        cache.append_floats(KV_BLOCK + 1, &token(2), &token(2));
+        let [before, after] = [&before, &cache].map(|cache| cache.parts().collect::<Vec<_>>());
+        assert_eq!((before[0], before.len(), after.len()), (after[0], 2, 2));
+        assert_ne!(before[1].id, after[1].id);
+        assert_eq!(after.iter().map(|part| part.bytes).sum::<usize>(), cache.size_bytes());
     }
 
     #[test]

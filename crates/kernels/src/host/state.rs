@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use super::KvCache;
-use crate::{DeltaLayout, DeltaValues, KernelError, KvValues, State, StateLayout, StateValues};
+use crate::{DeltaLayout, DeltaValues, KernelError, KvValues, State, StateLayout, StatePart, StateValues};
 
 /// What a sequence remembers, in main memory.
 #[derive(Clone)]
@@ -91,6 +91,14 @@ impl State for HostState {
     fn size_bytes(&self) -> usize {
         let delta = self.delta.iter().map(|delta| 4 * (delta.recurrent.len() + delta.window.len()));
         self.attention.iter().map(KvCache::size_bytes).chain(delta).sum()
+    }
+
+    fn parts(&self) -> Vec<StatePart> {
+        let part = |values: &Vec<f32>| StatePart { id: values.as_ptr().addr(), bytes: 4 * values.len() };
+        let delta = self.delta.iter().flat_map(|delta| [part(&delta.recurrent), part(&delta.window)]);
+        let parts = self.attention.iter().flat_map(KvCache::parts).chain(delta);
+        // What is empty has no place of its own.
+        parts.filter(|part| part.bytes > 0).collect()
     }
 
     fn snapshot(&self) -> Box<dyn State> {

@@ -1,0 +1,155 @@
+//! Many requests at once, pass by pass.
+
+use std::time::Instant;
+
+use pleach_decode::Constraint;
+
+use crate::forest::Forest;
+use crate::prefix_cache::{CacheOwner, Limit, SharedCache};
+use crate::running::{Keeper, Phase, Running};
+use crate::{EncodedPrompt, Engine, EngineError, Event, Settings};
+
+/// Runs any number of requests at once: one thread calls [`step`](Self::step) again and again.
+///
+/// Each step makes one pass over the weights for all of them: every text that is written brings a tree of guesses, and one of
+/// the prompts that are still read brings its next chunk, shortened while texts are being written. Requests come and go between
+/// any two steps. Each gives the text that it would give alone, and a failure ends the request that met it.
+///
+/// ```
+/// # let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+/// use pleach_engine::{Batch, BatchOptions, Engine, EngineOptions, Event, Job, Prompt, Settings};
+///
+/// let engine = Engine::open(dir.as_ref(), &EngineOptions::default())?;
+/// let mut batch = Batch::new(engine.clone(), &BatchOptions::default());
+/// for text in ["Once", "Twice"] {
+///     let prompt = engine.encode_prompt(&Prompt::Text(text.to_owned()))?;
+///     batch.add(Job::new(prompt, Settings { max_tokens: Some(4), ..Settings::default() }))?;
+/// }
+/// let mut finished = 0;
+/// while !batch.is_empty() {
+///     for (_request, event) in batch.step() {
+///         finished += usize::from(matches!(event?, Event::Finished(_)));
+///     }
+/// }
+/// assert_eq!(finished, 2);
+/// # Ok::<(), pleach_engine::EngineError>(())
+/// ```
+#[derive(Debug)]
+pub struct Batch {
+    engine: Engine,
+    cache: Option<SharedCache>,
+    requests: Vec<(RequestId, Running)>,
+    forest: Forest,
+    next: u64,
+}
+
+/// Choices made for a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchOptions {
+    /// Memory of the states that are kept for prompts that begin as earlier ones did, in bytes; 0 keeps none. Memory that
+    /// several states share counts once.
+    pub prefix_cache_bytes: usize,
+}
+
+/// A request as a batch takes it.
+pub struct Job {
+    /// What the text continues.
+    pub prompt: EncodedPrompt,
+    /// How it is written.
+    pub settings: Settings,
+    /// What decides which tokens may come next, as in [`Session::generate_with`](crate::Session::generate_with).
+    pub demand: Option<Box<dyn Constraint + Send>>,
+    /// Whose earlier requests may have been read for this one.
+    pub owner: CacheOwner,
+}
+
+/// Tells the requests of a batch apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(u64);
+
+impl Default for BatchOptions {
+    fn default() -> Self {
+        Self { prefix_cache_bytes: 1 << 30 }
+    }
+}
+
+impl Job {
+    /// A request without demands whose owner is nobody in particular.
+    pub fn new(prompt: EncodedPrompt, settings: Settings) -> Self {
+        Self { prompt, settings, demand: None, owner: CacheOwner::default() }
+    }
+}
+
+impl Batch {
+    /// A batch without requests.
+    pub fn new(engine: Engine, options: &BatchOptions) -> Self {
+        let limit = Limit { bytes: options.prefix_cache_bytes, least: 0 };
+        let cache = (limit.bytes > 0).then(|| SharedCache::new(limit));
+        Self { engine, cache, requests: Vec::new(), forest: Forest::default(), next: 0 }
+    }
+
+    /// The engine that it runs on.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Adds a request, which is in the next step already.
+    ///
+    /// # Errors
+    /// A field outside its range, a prompt that is empty, has unknown tokens or leaves no room for an answer; what the device
+    /// says when its memory is full. The batch is as before.
+    pub fn add(&mut self, job: Job) -> Result<RequestId, EngineError> {
+        let Job { prompt, settings, demand, owner } = job;
+        let keeper = self.cache.clone().map(|cache| Keeper { cache, owner });
+        let running = Running::new(&self.engine, prompt, &settings, demand, keeper, Instant::now())?;
+        let id = RequestId(self.next);
+        self.next += 1;
+        self.requests.push((id, running));
+        Ok(id)
+    }
+
+    /// Ends a request: the next step gives its last event, [`FinishReason::Cancelled`](crate::FinishReason::Cancelled).
+    /// A [`CancelToken`](crate::CancelToken) does the same from another thread.
+    pub fn cancel(&mut self, id: RequestId) {
+        let request = self.requests.iter_mut().find(|(known, _)| *known == id);
+        request.into_iter().for_each(|(_, running)| running.cancel());
+    }
+
+    /// Makes one pass, and gives what it brought: for each request its events in order, an error being the last as
+    /// [`Event::Finished`] is. Nothing happens if there is no request.
+    pub fn step(&mut self) -> Vec<(RequestId, Result<Event, EngineError>)> {
+        let mut running: Vec<&mut Running> = self.requests.iter_mut().map(|(_, running)| running).collect();
+        self.forest.step(&self.engine, &mut running);
+        let mut events = Vec::new();
+        for (id, running) in &mut self.requests {
+            while let Some(event) = running.take_event() {
+                events.push((*id, event));
+            }
+        }
+        self.requests.retain(|(_, running)| running.phase() != Phase::Over);
+        events
+    }
+
+    /// Requests that have not ended.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether there is no request.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Memory of the states that are kept for later prompts, in bytes.
+    pub fn prefix_cache_bytes(&self) -> usize {
+        self.cache.as_ref().map_or(0, |cache| cache.lock().size_bytes())
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // No word of a prompt gets into a log by accident.
+        write!(f, "Job({} tokens)", self.prompt.tokens.len())
+    }
+}
