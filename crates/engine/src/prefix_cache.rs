@@ -8,13 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pleach_kernels::StatePart;
 use pleach_model::Sequence;
+use sha2::{Digest as _, Sha256};
 
 use crate::costly::Costly;
 use radix::{NodeId, Radix};
 
 /// Who may use what was kept: prefixes of one owner are never used for another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CacheOwner(pub [u8; 32]);
+pub struct CacheOwner([u8; 32]);
+
+impl CacheOwner {
+    /// The owner of a name or key, which cannot be told from it. The default is one without a name.
+    pub fn of(name: &str) -> Self {
+        Self(Sha256::digest(name).into())
+    }
+}
 
 /// What is kept of a text at one of its places: it stands for the tokens before.
 #[derive(Debug)]

@@ -351,19 +351,19 @@ fn tokens_of_other_threads_cancel_within_one_step() {
 fn prefixes_are_shared_by_requests_of_one_owner_only() {
     let engine = open("tiny-qwen35", &EngineOptions::default());
     let mut batch = batch(&engine);
-    let cached = |batch: &mut Batch, owner: u8, tokens: Vec<u32>| {
-        let job = Job { owner: CacheOwner([owner; 32]), ..job(&engine, tokens, sampled(6, 3)) };
+    let cached = |batch: &mut Batch, owner: &str, tokens: Vec<u32>| {
+        let job = Job { owner: CacheOwner::of(owner), ..job(&engine, tokens, sampled(6, 3)) };
         let id = batch.add(job).unwrap();
         Answers::run(batch).usage(id).cached_tokens
     };
-    assert_eq!(cached(&mut batch, 1, prompt(40)), 0);
-    assert_eq!(cached(&mut batch, 2, prompt(40)), 0);
-    assert_eq!(cached(&mut batch, 1, prompt(40)), 40);
+    assert_eq!(cached(&mut batch, "1", prompt(40)), 0);
+    assert_eq!(cached(&mut batch, "2", prompt(40)), 0);
+    assert_eq!(cached(&mut batch, "1", prompt(40)), 40);
     // Two prompts part after 30 tokens; the third that begins so finds a state there.
     let other = |token| [prompt(30), vec![token; 9]].concat();
-    assert_eq!(cached(&mut batch, 1, other(7)), 0);
-    assert_eq!(cached(&mut batch, 1, other(8)), 30);
-    assert_eq!(cached(&mut batch, 2, other(9)), 0);
+    assert_eq!(cached(&mut batch, "1", other(7)), 0);
+    assert_eq!(cached(&mut batch, "1", other(8)), 30);
+    assert_eq!(cached(&mut batch, "2", other(9)), 0);
 }
 
 #[test]

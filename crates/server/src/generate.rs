@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pleach_engine::{
-    AddedTokens, CancelToken, ChatRequest, Content, EncodedPrompt, EngineError, Message, Part, Prompt, Role, Settings,
+    AddedTokens, CacheOwner, CancelToken, ChatRequest, Content, EncodedPrompt, EngineError, Message, Part, Prompt,
+    Role, Settings,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -100,12 +101,12 @@ impl Drop for Running {
 ///
 /// # Errors
 /// Whatever is wrong with it: nothing is sent before.
-pub(crate) async fn start(app: &Arc<App>, generate: Generate) -> Result<Running, ApiError> {
+pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner) -> Result<Running, ApiError> {
     app.ready()?;
     let shared = Arc::clone(app);
     let submitted = Instant::now();
     // Rendering, encoding and grammars take milliseconds for long prompts: not on the threads of connections.
-    let prepare = move || prepare(&shared, generate, submitted);
+    let prepare = move || prepare(&shared, generate, owner, submitted);
     match tokio::task::spawn_blocking(prepare).await {
         Ok(running) => running,
         Err(error) => {
@@ -115,7 +116,7 @@ pub(crate) async fn start(app: &Arc<App>, generate: Generate) -> Result<Running,
     }
 }
 
-fn prepare(app: &App, generate: Generate, submitted: Instant) -> Result<Running, ApiError> {
+fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant) -> Result<Running, ApiError> {
     let ready = app.ready()?;
     check(app, ready, &generate)?;
     let prompts =
@@ -129,7 +130,7 @@ fn prepare(app: &App, generate: Generate, submitted: Instant) -> Result<Running,
     let mut settings = generate.settings;
     settings.split_reasoning = !generate.is_raw;
     settings.spec_budget = app.options.spec_budget;
-    ready.scheduler.submit(Work { runs, settings, demands, updates: sender, submitted })?;
+    ready.scheduler.submit(Work { runs, settings, demands, owner, updates: sender, submitted })?;
     Ok(Running {
         updates,
         texts,

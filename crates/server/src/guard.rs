@@ -10,6 +10,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use pleach_engine::CacheOwner;
 use subtle::ConstantTimeEq as _;
 
 use crate::app::App;
@@ -149,13 +150,22 @@ fn check_origin(options: &ServerOptions, origin: &HeaderValue, host: &str) -> Re
     Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden_origin", message).at("Origin"))
 }
 
-/// `Authorization: Bearer KEY` or `x-api-key: KEY`. Every key is compared, each in constant time for its length.
-fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
+/// Who asks: clients that show the same key are one, and so are all of a server without keys.
+pub(crate) fn owner(request: &Request) -> CacheOwner {
+    shown_key(request.headers()).map_or_else(CacheOwner::default, CacheOwner::of)
+}
+
+fn shown_key(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, key) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
-    let shown = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
+    bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()))
+}
+
+/// `Authorization: Bearer KEY` or `x-api-key: KEY`. Every key is compared, each in constant time for its length.
+fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
+    let shown = shown_key(headers);
     let refuse = |code, message: &str| Err(ApiError::new(StatusCode::UNAUTHORIZED, code, message));
     let Some(shown) = shown else {
         return refuse("missing_api_key", "this server asks for a key: send `Authorization: Bearer KEY`");

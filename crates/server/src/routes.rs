@@ -70,8 +70,9 @@ fn with_ignored(mut response: Response, ignored: &[String]) -> Response {
 }
 
 async fn answer_chat(State(app): Shared, request: Request) -> Result<Response, ApiError> {
+    let owner = guard::owner(&request);
     let call = chat::read(&body::read(request, &app.options).await?)?;
-    let running = generate::start(&app, call.generate).await?;
+    let running = generate::start(&app, call.generate, owner).await?;
     let response = if call.stream.stream {
         let writer = ChatWriter::new(Arc::clone(&app), running.head.clone(), running.texts.len(), call.stream);
         stream::respond(running, Box::new(writer), app.options.keep_alive)
@@ -83,9 +84,10 @@ async fn answer_chat(State(app): Shared, request: Request) -> Result<Response, A
 }
 
 async fn answer_completion(State(app): Shared, request: Request) -> Result<Response, ApiError> {
+    let owner = guard::owner(&request);
     let call = completions::read(&body::read(request, &app.options).await?)?;
     let echo = call.echo.unwrap_or_default();
-    let running = generate::start(&app, call.generate).await?;
+    let running = generate::start(&app, call.generate, owner).await?;
     let echo: Vec<String> = echo.iter().map(|prompt| completions::echoed(prompt, &app)).collect();
     if call.stream.stream {
         let before = running.texts.iter().map(|text| echo.get(text.prompt).cloned().unwrap_or_default()).collect();
@@ -97,8 +99,9 @@ async fn answer_completion(State(app): Shared, request: Request) -> Result<Respo
 }
 
 async fn answer_response(State(app): Shared, request: Request) -> Result<Response, ApiError> {
+    let owner = guard::owner(&request);
     let call = responses::read(&body::read(request, &app.options).await?)?;
-    let running = generate::start(&app, call.generate).await?;
+    let running = generate::start(&app, call.generate, owner).await?;
     let response = if call.stream {
         let writer = ResponseWriter::new(running.head.clone(), call.echo);
         stream::respond(running, Box::new(writer), app.options.keep_alive)
@@ -111,9 +114,10 @@ async fn answer_response(State(app): Shared, request: Request) -> Result<Respons
 
 async fn answer_message(State(app): Shared, request: Request) -> Response {
     let answer = async {
+        let owner = guard::owner(&request);
         let body = body::read(request, &app.options).await?;
         let call = messages::read(&body, Purpose::Answer, app.options.drop_billing_line)?;
-        let running = generate::start(&app, call.generate).await?;
+        let running = generate::start(&app, call.generate, owner).await?;
         let response = if call.stream {
             let writer = MessageWriter::new(running.head.clone(), running.prompt_tokens);
             stream::respond(running, Box::new(writer), app.options.keep_alive)
