@@ -29,7 +29,7 @@ pub(crate) use cached::{DoctorArgs, InfoArgs, InspectArgs, ListArgs, PullArgs, R
 pub(crate) use chat::{ChatArgs, ChatFlags};
 pub(crate) use model::{ModelFlags, NetworkFlags, RuntimeFlags, SpecFlags};
 pub(crate) use sampling::SamplingFlags;
-pub(crate) use serve::{LogForm, ServeArgs};
+pub(crate) use serve::{CacheFlags, LogForm, ServeArgs};
 pub(crate) use settings::settings_path;
 pub(crate) use values::{
     Allowed, count as parse_count, max_tokens as parse_max_tokens, number as parse_number, seed as parse_seed,

@@ -5,8 +5,9 @@ use std::time::Instant;
 use pleach_decode::Constraint;
 
 use crate::forest::Forest;
-use crate::prefix_cache::{CacheOwner, Limit, SharedCache};
-use crate::running::{Keeper, Phase, Running};
+use crate::keeper::Keeper;
+use crate::prefix_cache::{CacheOwner, PrefixCacheOptions, PrefixCacheStats, SharedCache};
+use crate::running::{Phase, Running};
 use crate::{EncodedPrompt, Engine, EngineError, Event, Settings};
 
 /// Runs any number of requests at once: one thread calls [`step`](Self::step) again and again.
@@ -17,10 +18,10 @@ use crate::{EncodedPrompt, Engine, EngineError, Event, Settings};
 ///
 /// ```
 /// # let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
-/// use pleach_engine::{Batch, BatchOptions, Engine, EngineOptions, Event, Job, Prompt, Settings};
+/// use pleach_engine::{Batch, Engine, EngineOptions, Event, Job, PrefixCacheOptions, Prompt, Settings};
 ///
 /// let engine = Engine::open(dir.as_ref(), &EngineOptions::default())?;
-/// let mut batch = Batch::new(engine.clone(), &BatchOptions::default());
+/// let mut batch = Batch::new(engine.clone(), &PrefixCacheOptions::default())?;
 /// for text in ["Once", "Twice"] {
 ///     let prompt = engine.encode_prompt(&Prompt::Text(text.to_owned()))?;
 ///     batch.add(Job::new(prompt, Settings { max_tokens: Some(4), ..Settings::default() }))?;
@@ -43,15 +44,6 @@ pub struct Batch {
     next: u64,
 }
 
-/// Choices made for a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BatchOptions {
-    /// Memory of the states that are kept for prompts that begin as earlier ones did, in bytes; 0 keeps none. Memory that
-    /// several states share counts once.
-    pub prefix_cache_bytes: usize,
-}
-
 /// A request as a batch takes it.
 pub struct Job {
     /// What the text continues.
@@ -68,12 +60,6 @@ pub struct Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(u64);
 
-impl Default for BatchOptions {
-    fn default() -> Self {
-        Self { prefix_cache_bytes: 1 << 30 }
-    }
-}
-
 impl Job {
     /// A request without demands whose owner is nobody in particular.
     pub fn new(prompt: EncodedPrompt, settings: Settings) -> Self {
@@ -82,11 +68,13 @@ impl Job {
 }
 
 impl Batch {
-    /// A batch without requests.
-    pub fn new(engine: Engine, options: &BatchOptions) -> Self {
-        let limit = Limit { bytes: options.prefix_cache_bytes, least: 0 };
-        let cache = (limit.bytes > 0).then(|| SharedCache::new(limit));
-        Self { engine, cache, requests: Vec::new(), forest: Forest::default(), next: 0 }
+    /// A batch without requests, and what it is to keep of them.
+    ///
+    /// # Errors
+    /// A share outside its range; [`EngineError::CacheDir`] if states cannot be kept in the folder.
+    pub fn new(engine: Engine, options: &PrefixCacheOptions) -> Result<Self, EngineError> {
+        let cache = SharedCache::open(options, engine.fingerprint())?;
+        Ok(Self { engine, cache, requests: Vec::new(), forest: Forest::default(), next: 0 })
     }
 
     /// The engine that it runs on.
@@ -101,7 +89,7 @@ impl Batch {
     /// says when its memory is full. The batch is as before.
     pub fn add(&mut self, job: Job) -> Result<RequestId, EngineError> {
         let Job { prompt, settings, demand, owner } = job;
-        let keeper = self.cache.clone().map(|cache| Keeper { cache, owner });
+        let keeper = self.cache.clone().map(|cache| Keeper::new(cache, owner));
         let running = Running::new(&self.engine, prompt, &settings, demand, keeper, Instant::now())?;
         let id = RequestId(self.next);
         self.next += 1;
@@ -114,6 +102,11 @@ impl Batch {
     pub fn cancel(&mut self, id: RequestId) {
         let request = self.requests.iter_mut().find(|(known, _)| *known == id);
         request.into_iter().for_each(|(_, running)| running.cancel());
+    }
+
+    /// Ends all requests without a word.
+    pub fn clear(&mut self) {
+        self.requests.clear();
     }
 
     /// Makes one pass, and gives what it brought: for each request its events in order, an error being the last as
@@ -141,9 +134,9 @@ impl Batch {
         self.requests.is_empty()
     }
 
-    /// Memory of the states that are kept for later prompts, in bytes.
-    pub fn prefix_cache_bytes(&self) -> usize {
-        self.cache.as_ref().map_or(0, |cache| cache.lock().size_bytes())
+    /// What has come of keeping states.
+    pub fn prefix_cache(&self) -> PrefixCacheStats {
+        self.cache.as_ref().map(SharedCache::stats).unwrap_or_default()
     }
 }
 

@@ -10,6 +10,7 @@ use pleach_text::{AddedTokens, ChatRequest, ChatTemplate, RenderNote, SpecialTok
 
 use crate::costly::{Costly, CostlyKind, CostlyRunner};
 use crate::embed::{Embedder, Pooling};
+use crate::fingerprint::Fingerprint;
 use crate::options::ContextLimits;
 use crate::running::Drafters;
 use crate::speculation::WallClock;
@@ -44,6 +45,7 @@ struct Inner {
     generation: GenerationConfig,
     stop_tokens: Vec<u32>,
     prefill_chunk: usize,
+    fingerprint: Fingerprint,
     info: ModelInfo,
     /// Made when a text is first embedded.
     embedder: Embedder,
@@ -102,6 +104,7 @@ impl Engine {
 
         let device = options.open_device()?;
         let Checkpoint { config, tensors, generation, .. } = checkpoint;
+        let fingerprint = Fingerprint::of(&config, tensors.iter(), options, &device.arithmetic());
         // A drafter reads its target's output matrix as it is stored. The bytes are those of the mapped file.
         let head = tensors.get("lm_head.weight").or_else(|| tensors.get("embed_tokens.weight")).cloned();
         let total_bytes = tensors.iter().map(|tensor| tensor.size_bytes() as u64).sum();
@@ -128,6 +131,7 @@ impl Engine {
             generation,
             stop_tokens,
             prefill_chunk: options.prefill_chunk,
+            fingerprint,
             info,
             embedder: Embedder::default(),
         })))
@@ -305,6 +309,11 @@ impl Engine {
 
     fn looks_up(&self) -> bool {
         matches!(self.0.speculation, Speculation::Auto | Speculation::Ngram)
+    }
+
+    /// Tells states of this model from those of others.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.0.fingerprint
     }
 
     pub(crate) fn prefill_chunk(&self) -> usize {

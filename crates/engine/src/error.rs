@@ -138,6 +138,14 @@ pub enum EngineError {
         /// Its logit.
         value: f32,
     },
+    /// The folder of kept states cannot be used.
+    #[error("cannot keep states in `{path}`")]
+    CacheDir {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// A fault of the engine or of a demand's own code ended the request; others go on.
     #[error("the engine met a fault of its own; this request is lost")]
     Fault,

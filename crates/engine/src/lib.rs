@@ -36,10 +36,12 @@ mod energy;
 mod engine;
 mod error;
 mod event;
+mod fingerprint;
 mod forest;
 mod generation;
 mod info;
 mod inspect;
+mod keeper;
 mod locate;
 mod memory;
 mod mtp;
@@ -59,7 +61,7 @@ mod vocabulary;
 mod weaver;
 
 pub use activity::{Activity, ActivityMeter, ProgramShare, load_average, processor_name};
-pub use batch::{Batch, BatchOptions, Job, RequestId};
+pub use batch::{Batch, Job, RequestId};
 pub use bench::{BenchProfile, Bencher, MAX_PASS_ROWS, RowShape};
 pub use cancel::CancelToken;
 pub use chat::{Answer, ChatSession, Reply};
@@ -77,7 +79,7 @@ pub use options::{
     AUTOMATIC_CONTEXT, Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, MAX_PREFILL_CHUNK,
     MAX_THREADS, device_description,
 };
-pub use prefix_cache::CacheOwner;
+pub use prefix_cache::{CacheOwner, PrefixCacheOptions, PrefixCacheStats};
 pub use request::{MAX_LOGPROBS, Prompt, Request, Sampling, Settings};
 pub use session::Session;
 pub use speculation::{AUTOMATIC_SPEC_ROWS, Drafting, MAX_SPEC_ROWS, SpecBudget, Speculation};

@@ -1,17 +1,61 @@
 //! What was read before, for prompts that begin the same.
 
+mod file;
 mod radix;
+mod store;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pleach_kernels::StatePart;
-use pleach_model::Sequence;
+use pleach_model::{Model, Sequence};
 use sha2::{Digest as _, Sha256};
 
+use crate::EngineError;
 use crate::costly::Costly;
+use crate::fingerprint::Fingerprint;
 use radix::{NodeId, Radix};
+use store::Store;
+
+/// Tokens that a state on disk must save beyond those in memory to be read.
+const LEAST_GAIN: usize = 64;
+
+/// What a prefix cache keeps, and where.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PrefixCacheOptions {
+    /// Memory of the states that are kept for prompts that begin as earlier ones did, in bytes; 0 keeps none, on disk
+    /// neither. Memory that several states share counts once.
+    pub bytes: usize,
+    /// A folder for the states at the ends of turns, where those find them who open the same model later; `None` for none.
+    pub dir: Option<PathBuf>,
+    /// Bytes of the files in that folder.
+    pub dir_bytes: u64,
+    /// Share of the prompts with a known beginning that are read from the start all the same, 0 to 1, to compare the logits at
+    /// their ends with those that the known state gives. A state that gives others is forgotten.
+    pub verify: f64,
+}
+
+/// What a prefix cache has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PrefixCacheStats {
+    /// States in memory.
+    pub states: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Prompts that went on from a state.
+    pub hits: u64,
+    /// Of these, the prompts whose state came from disk.
+    pub hits_on_disk: u64,
+    /// Prompts that were read from the start.
+    pub misses: u64,
+    /// States that were compared with what reading from the start gives.
+    pub verified: u64,
+    /// Of these, the states that gave other logits.
+    pub mismatches: u64,
+}
 
 /// Who may use what was kept: prefixes of one owner are never used for another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,13 +92,16 @@ pub(crate) struct Limit {
 /// A recurrent state cannot be shortened, so a prompt can only go on from a place where a state was kept. States are found by
 /// the tokens that they stand for, all of them, and by nothing else. Memory that several states share counts once.
 #[derive(Debug)]
-pub(crate) struct PrefixCache {
+struct PrefixCache {
     texts: HashMap<CacheOwner, Radix<Entry>>,
     /// By when they were last used.
     order: BTreeMap<u64, (CacheOwner, NodeId)>,
     uses: u64,
     memory: Memory,
     limit: Limit,
+    stats: PrefixCacheStats,
+    /// Verifications that are due, in parts of one.
+    due: f64,
 }
 
 #[derive(Debug)]
@@ -93,14 +140,15 @@ impl Kept {
 }
 
 impl PrefixCache {
-    pub(crate) fn new(limit: Limit) -> Self {
+    fn new(limit: Limit) -> Self {
         let (texts, order) = (HashMap::new(), BTreeMap::new());
-        Self { texts, order, uses: 0, memory: Memory::default(), limit }
+        let (memory, stats) = (Memory::default(), PrefixCacheStats::default());
+        Self { texts, order, uses: 0, memory, limit, stats, due: 0.0 }
     }
 
     /// A copy of the longest state that `prompt` can go on from, and the number of its tokens that were met before, with or
     /// without a state at their end.
-    pub(crate) fn find(&mut self, owner: CacheOwner, prompt: &[u32]) -> (Option<Kept>, usize) {
+    fn find(&mut self, owner: CacheOwner, prompt: &[u32]) -> (Option<Kept>, usize) {
         let Some(text) = self.texts.get_mut(&owner) else { return (None, 0) };
         let walk = text.walk(prompt);
         let Some(id) = usable(text, &walk.found, prompt) else { return (None, walk.shared) };
@@ -114,13 +162,13 @@ impl PrefixCache {
     }
 
     /// Tokens of `prompt` that [`find`](Self::find) would save.
-    pub(crate) fn reusable(&self, owner: CacheOwner, prompt: &[u32]) -> usize {
+    fn reusable(&self, owner: CacheOwner, prompt: &[u32]) -> usize {
         let id = self.texts.get(&owner).and_then(|text| Some((text, usable(text, &text.walk(prompt).found, prompt)?)));
         id.and_then(|(text, id)| text.get(id)).map_or(0, |entry| entry.kept.len())
     }
 
     /// Keeps a state that stands for `tokens`.
-    pub(crate) fn insert(&mut self, owner: CacheOwner, tokens: &[u32], kept: Kept) {
+    fn insert(&mut self, owner: CacheOwner, tokens: &[u32], kept: Kept) {
         debug_assert_eq!(tokens.len(), kept.len());
         self.uses += 1;
         let last_use = self.uses;
@@ -142,19 +190,30 @@ impl PrefixCache {
     }
 
     /// Forgets all states that stand for the first tokens of `tokens`: they may be wrong.
-    pub(crate) fn forget(&mut self, owner: CacheOwner, tokens: &[u32]) {
+    fn forget(&mut self, owner: CacheOwner, tokens: &[u32]) {
         let found = self.texts.get(&owner).map(|text| text.walk(tokens).found).unwrap_or_default();
         found.into_iter().for_each(|(_, id)| self.remove(owner, id));
     }
 
-    /// Bytes that states take.
-    pub(crate) fn size_bytes(&self) -> usize {
-        self.memory.bytes
+    /// Forgets the state that stands for exactly `tokens`.
+    fn forget_exactly(&mut self, owner: CacheOwner, tokens: &[u32]) {
+        let found = self.texts.get(&owner).map(|text| text.walk(tokens).found).unwrap_or_default();
+        let of_all = found.into_iter().find(|(len, _)| *len == tokens.len());
+        of_all.into_iter().for_each(|(_, id)| self.remove(owner, id));
     }
 
-    /// States that are kept.
-    pub(crate) fn len(&self) -> usize {
-        self.order.len()
+    /// Counts a look-up; whether it is one of those to be verified, a share `verify` of the hits.
+    fn count(&mut self, is_hit: bool, from_disk: bool, verify: f64) -> bool {
+        if !is_hit {
+            self.stats.misses += 1;
+            return false;
+        }
+        self.stats.hits += 1;
+        self.stats.hits_on_disk += u64::from(from_disk);
+        self.due += verify;
+        let is_due = self.due >= 1.0;
+        self.due -= f64::from(u8::from(is_due));
+        is_due
     }
 
     fn make_room(&mut self) {
@@ -210,23 +269,133 @@ impl Memory {
     }
 }
 
-/// A prefix cache that requests share while they run.
+/// A prefix cache that requests share while they run, with a folder beside it if there is one.
 #[derive(Clone)]
-pub(crate) struct SharedCache(Arc<Mutex<PrefixCache>>);
+pub(crate) struct SharedCache(Arc<Shared>);
+
+struct Shared {
+    cache: Mutex<PrefixCache>,
+    store: Option<Store>,
+    /// Share of hits that are verified.
+    verify: f64,
+}
+
+/// What is known of a prompt.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The longest state that it can go on from.
+    pub(crate) kept: Option<Kept>,
+    /// Its tokens that were met before, with or without a state at their end.
+    pub(crate) met: usize,
+    /// Whether the state is to be compared with what reading from the start gives.
+    pub(crate) verify: bool,
+}
 
 impl SharedCache {
+    /// A cache in memory alone.
     pub(crate) fn new(limit: Limit) -> Self {
-        Self(Arc::new(Mutex::new(PrefixCache::new(limit))))
+        Self(Arc::new(Shared { cache: Mutex::new(PrefixCache::new(limit)), store: None, verify: 0.0 }))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, PrefixCache> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The cache that options ask for, if they do.
+    ///
+    /// # Errors
+    /// A share outside its range; [`EngineError::CacheDir`].
+    pub(crate) fn open(options: &PrefixCacheOptions, fingerprint: Fingerprint) -> Result<Option<Self>, EngineError> {
+        let &PrefixCacheOptions { bytes, ref dir, dir_bytes, verify } = options;
+        if !(0.0..=1.0).contains(&verify) {
+            let (field, allowed) = ("verify_prefix_cache", "from 0 to 1".to_owned());
+            return Err(EngineError::InvalidField { field, found: verify.to_string(), allowed });
+        }
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let store = dir.as_ref().map(|dir| Store::open(dir, fingerprint, dir_bytes)).transpose()?;
+        let cache = Mutex::new(PrefixCache::new(Limit { bytes, least: 0 }));
+        Ok(Some(Self(Arc::new(Shared { cache, store, verify }))))
+    }
+
+    /// What is known of `prompt`, in memory or on disk.
+    pub(crate) fn find(&self, owner: CacheOwner, prompt: &[u32], model: &Model) -> Found {
+        let in_memory = self.lock().reusable(owner, prompt);
+        let from_disk = self.load(owner, prompt, in_memory + LEAST_GAIN, model);
+        let mut cache = self.lock();
+        if let Some((tokens, kept)) = &from_disk {
+            cache.insert(owner, tokens, kept.snapshot());
+        }
+        let (kept, met) = cache.find(owner, prompt);
+        // A state that is too large for the memory is used all the same.
+        let kept = kept.or_else(|| from_disk.as_ref().map(|(_, kept)| kept.snapshot()));
+        let verify = cache.count(kept.is_some(), from_disk.is_some(), self.0.verify);
+        Found { kept, met, verify }
+    }
+
+    fn load(&self, owner: CacheOwner, prompt: &[u32], least: usize, model: &Model) -> Option<(Vec<u32>, Kept)> {
+        let saved = self.0.store.as_ref()?.load(owner, prompt, least)?;
+        match model.restore_sequence(&saved.state) {
+            Ok(sequence) => Some((saved.header.tokens, Kept { sequence, costly: None, logits: None })),
+            Err(error) => {
+                tracing::warn!(%error, "a kept state cannot be restored");
+                None
+            }
+        }
+    }
+
+    /// Keeps a state that stands for `tokens`; one that is lasting on disk as well.
+    pub(crate) fn insert(&self, owner: CacheOwner, tokens: &[u32], kept: Kept, is_lasting: bool) {
+        let store = self.0.store.as_ref().filter(|store| is_lasting && !store.has(owner, tokens));
+        if let Some(store) = store {
+            store.save(owner, tokens, kept.sequence.snapshot());
+        }
+        self.lock().insert(owner, tokens, kept);
+    }
+
+    /// Forgets all states that stand for the first tokens of `tokens`: they may be wrong.
+    pub(crate) fn forget(&self, owner: CacheOwner, tokens: &[u32]) {
+        self.lock().forget(owner, tokens);
+    }
+
+    /// Notes whether the state that stands for `tokens` was right, and forgets it if not.
+    pub(crate) fn verified(&self, owner: CacheOwner, tokens: &[u32], is_right: bool) {
+        let mut cache = self.lock();
+        cache.stats.verified += 1;
+        if is_right {
+            return;
+        }
+        cache.stats.mismatches += 1;
+        tracing::error!(
+            tokens = tokens.len(),
+            "a kept state gives other logits than reading the prompt from the start"
+        );
+        cache.forget_exactly(owner, tokens);
+        drop(cache);
+        self.0.store.iter().for_each(|store| store.forget(owner, tokens));
+    }
+
+    /// Tokens of `prompt` that a request for it would not read again.
+    pub(crate) fn reusable(&self, owner: CacheOwner, prompt: &[u32]) -> usize {
+        self.lock().reusable(owner, prompt)
+    }
+
+    pub(crate) fn stats(&self) -> PrefixCacheStats {
+        let cache = self.lock();
+        PrefixCacheStats { states: cache.order.len(), bytes: cache.memory.bytes, ..cache.stats }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PrefixCache> {
+        self.0.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for SharedCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cache = self.lock();
-        write!(f, "SharedCache({} states, {} bytes)", cache.len(), cache.size_bytes())
+        self.stats().fmt(f)
+    }
+}
+
+impl Default for PrefixCacheOptions {
+    /// A gibibyte of memory, nothing on disk.
+    fn default() -> Self {
+        Self { bytes: 1 << 30, dir: None, dir_bytes: 16 << 30, verify: 0.0 }
     }
 }

@@ -15,8 +15,9 @@ use pleach_text::{Detokenizer, SpanSplitter, StopMatcher};
 
 use crate::costly::Costly;
 use crate::engine::EncodedPrompt;
+use crate::keeper::{Check, Keeper};
 use crate::output::Output;
-use crate::prefix_cache::{CacheOwner, Kept, SharedCache};
+use crate::prefix_cache::Kept;
 use crate::speculation::WallClock;
 use crate::target::{Runners, SequenceTarget};
 use crate::{
@@ -39,8 +40,8 @@ pub(crate) struct Running {
     drafters: Drafters,
     output: Output,
     prompt: EncodedPrompt,
-    /// Places where prompts are likely to go on differently, in order.
-    places: Vec<usize>,
+    /// What is read beside the prompt to see whether the cache is right.
+    check: Option<Check>,
     /// After the prompt's last token, once that is known: `[vocab_size]`.
     logits: Option<Arc<[f32]>>,
     phase: Phase,
@@ -58,13 +59,6 @@ pub(crate) struct Running {
     /// Times since the start.
     prefilled_at: Option<Duration>,
     first_token_at: Option<Duration>,
-}
-
-/// Where states of a request are kept for later ones.
-#[derive(Debug, Clone)]
-pub(crate) struct Keeper {
-    pub(crate) cache: SharedCache,
-    pub(crate) owner: CacheOwner,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +82,7 @@ impl Running {
         prompt: EncodedPrompt,
         settings: &Settings,
         demand: Option<Box<dyn Constraint + Send>>,
-        keeper: Option<Keeper>,
+        mut keeper: Option<Keeper>,
         started: Instant,
     ) -> Result<Self, EngineError> {
         let stops = settings.stop_strings()?;
@@ -105,13 +99,16 @@ impl Running {
         let writer = Writer::new(options, &prompt.tokens)?;
         let detokenizer = Detokenizer::new(engine.tokenizer().clone(), settings.special_tokens);
         let splitter = settings.split_reasoning.then(|| SpanSplitter::new(prompt.opens_reasoning));
-        let (known, met) = keeper.as_ref().map_or((None, 0), |keeper| keeper.find(&prompt.tokens));
+        let found = keeper.as_mut().map(|keeper| keeper.look_up(engine, &prompt)).unwrap_or_default();
+        let (known, check) = match found.kept {
+            Some(kept) if found.verify => (None, Some(Check::new(kept, &prompt.tokens))),
+            known => (known, None),
+        };
         let (sequence, costly, logits) = match known {
             Some(Kept { sequence, costly, logits }) => (sequence, costly, logits),
             None => (engine.model().new_sequence()?, None, None),
         };
         let cached = sequence.len();
-        let places = if keeper.is_some() { places(engine, &prompt, cached, met) } else { Vec::new() };
         let mut running = Self {
             drafters: engine.drafters(settings.spec_budget, costly, cached),
             output: Output::new(detokenizer, StopMatcher::new(stops), splitter).with_demand(demand),
@@ -121,7 +118,7 @@ impl Running {
             sequence,
             writer,
             prompt,
-            places,
+            check,
             phase: Phase::Prefill,
             ready: VecDeque::new(),
             error: None,
@@ -185,8 +182,8 @@ impl Running {
     /// Ends the request with an error.
     pub(crate) fn fail(&mut self, error: EngineError) {
         // The state may stand for other tokens than it should, or hold numbers that spoil every later text.
-        if let Some(Keeper { cache, owner }) = self.keeper.take() {
-            cache.lock().forget(owner, self.writer.history().tokens());
+        if let Some(keeper) = self.keeper.take() {
+            keeper.forget(self.writer.history().tokens());
         }
         self.phase = Phase::Over;
         self.ready.clear();
@@ -210,20 +207,25 @@ impl Running {
         }
     }
 
-    /// The tokens of the prompt that the next pass reads, at most `most`.
+    /// The tokens of the prompt that the next pass reads, at most `most`, for [`sequence`](Self::sequence).
     pub(crate) fn next_chunk(&self, most: usize) -> &[u32] {
-        let (start, tokens) = (self.sequence.len(), &self.prompt.tokens);
-        let end = self.places.iter().copied().find(|&place| place > start).unwrap_or(tokens.len());
-        &tokens[start..end.min(start + most.max(1))]
+        let (start, tokens) = (self.sequence().len(), &self.prompt.tokens);
+        let place = self.keeper.as_ref().filter(|_| !self.is_checking()).and_then(|keeper| keeper.next_place(start));
+        &tokens[start..place.unwrap_or(tokens.len()).min(start + most.max(1))]
     }
 
     /// Whether the prompt ends after `rows` more tokens.
     pub(crate) fn ends_after(&self, rows: usize) -> bool {
-        self.sequence.len() + rows == self.prompt.tokens.len()
+        self.sequence().len() + rows == self.prompt.tokens.len()
     }
 
+    /// The state that the next pass goes on from.
     pub(crate) fn sequence(&self) -> &Sequence {
-        &self.sequence
+        self.check.as_ref().filter(|check| check.is_open()).map_or(&self.sequence, |check| &check.sequence)
+    }
+
+    fn is_checking(&self) -> bool {
+        self.check.as_ref().is_some_and(Check::is_open)
     }
 
     /// What this request brings to the pass that it drafted for.
@@ -255,13 +257,20 @@ impl Running {
         logits: Option<Arc<[f32]>>,
     ) -> Result<(), EngineError> {
         let (start, rows) = (self.sequence.len(), first_row..first_row + rows);
-        runners.target.commit(&rows.clone().collect::<Vec<_>>(), &mut self.sequence)?;
+        let path: Vec<usize> = rows.clone().collect();
+        if let Some(check) = self.check.as_mut().filter(|check| check.is_open()) {
+            runners.target.commit(&path, &mut check.sequence)?;
+            check.logits = logits;
+            return Ok(());
+        }
+        runners.target.commit(&path, &mut self.sequence)?;
         if let Some(costly) = self.drafters.costly_mut() {
             costly.read(start, rows, &runners.target)?;
         }
         self.report_prefill();
+        let is_place = self.keeper.as_ref().is_some_and(|keeper| keeper.is_place(self.sequence.len()));
         self.logits = logits;
-        if self.logits.is_some() || self.places.contains(&self.sequence.len()) {
+        if self.logits.is_some() || is_place {
             self.keep();
         }
         if self.logits.is_some() { self.write_first() } else { Ok(()) }
@@ -271,6 +280,9 @@ impl Running {
     fn write_first(&mut self) -> Result<(), EngineError> {
         self.prefilled_at = Some(self.started.elapsed());
         let Some(logits) = self.logits.take() else { return Err(ModelError::NotRun.into()) };
+        if let (Some(keeper), Some(check)) = (&self.keeper, self.check.take()) {
+            keeper.compare(&check, &self.prompt.tokens, &logits);
+        }
         let position = self.writer.history().tokens().len() as u64;
         let step = self.writer.draw_first(&logits, &mut self.output)?;
         self.ready.push_back(token_event(&self.engine, step.tokens[0], &logits, position, self.logprobs)?);
@@ -347,14 +359,14 @@ impl Running {
 
     /// Keeps the state as it is now.
     fn keep(&self) {
-        let Some(Keeper { cache, owner }) = &self.keeper else { return };
+        let Some(keeper) = &self.keeper else { return };
         let tokens = &self.writer.history().tokens()[..self.sequence.len()];
         let kept = Kept {
             sequence: self.sequence.snapshot(),
             costly: self.drafters.costly().as_ref().map(Costly::snapshot),
             logits: self.logits.clone(),
         };
-        cache.lock().insert(*owner, tokens, kept);
+        keeper.keep(tokens, kept);
     }
 
     /// Keeps what the request leaves behind, unless that is what it began with.
@@ -418,26 +430,6 @@ impl Drop for Running {
             self.keep_end();
         }
     }
-}
-
-impl Keeper {
-    fn find(&self, prompt: &[u32]) -> (Option<Kept>, usize) {
-        self.cache.lock().find(self.owner, prompt)
-    }
-}
-
-/// Places after `known` tokens where a state is worth keeping: where turns end, where an earlier text went on differently
-/// after `met` tokens, and every so many tokens.
-fn places(engine: &Engine, prompt: &EncodedPrompt, known: usize, met: usize) -> Vec<usize> {
-    /// A state is not worth its memory for fewer tokens.
-    const FEWEST: usize = 16;
-    let len = prompt.tokens.len();
-    let spaced = (1..).map(|count| count * engine.kept_spacing()).take_while(|&place| place < len);
-    let mut places: Vec<usize> = prompt.turn_ends.iter().copied().chain([met]).chain(spaced).collect();
-    places.sort_unstable();
-    places.dedup();
-    places.retain(|&place| place >= known + FEWEST && place < len);
-    places
 }
 
 /// `logits` are those that the token was drawn from; `top` is [`Settings::logprobs`].

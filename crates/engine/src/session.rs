@@ -5,8 +5,9 @@ use std::time::Instant;
 use pleach_decode::Constraint;
 
 use crate::generation::Generation;
+use crate::keeper::Keeper;
 use crate::prefix_cache::{CacheOwner, Limit, SharedCache};
-use crate::running::{Keeper, Running};
+use crate::running::Running;
 use crate::{Engine, EngineError, Request};
 
 /// What a session keeps: in any case the ends of the last turn, the last prompt and the last answer.
@@ -35,7 +36,7 @@ impl Session {
 
     /// Bytes of the states that it keeps.
     pub fn size_bytes(&self) -> usize {
-        self.cache.lock().size_bytes()
+        self.cache.stats().bytes
     }
 
     /// Starts a request. Work is done as events are asked for; dropping the iterator ends the request.
@@ -77,7 +78,7 @@ impl Session {
 
     /// Tokens of `prompt` that a request for it would not read again. Nothing is changed.
     pub fn reusable_tokens(&self, prompt: &[u32]) -> usize {
-        self.cache.lock().reusable(CacheOwner::default(), prompt)
+        self.cache.reusable(CacheOwner::default(), prompt)
     }
 
     fn start(
@@ -87,7 +88,7 @@ impl Session {
     ) -> Result<Generation<'_>, EngineError> {
         let started = Instant::now();
         let prompt = self.engine.encode_prompt(&request.prompt)?;
-        let keeper = Keeper { cache: self.cache.clone(), owner: CacheOwner::default() };
+        let keeper = Keeper::new(self.cache.clone(), CacheOwner::default());
         let running = Running::new(&self.engine, prompt, &request.settings, demand, Some(keeper), started)?;
         Ok(Generation::new(self.engine.clone(), running))
     }

@@ -9,8 +9,9 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use pleach_engine::{
-    Batch, BatchOptions, CacheOwner, CancelToken, Constraint, EncodedPrompt, Engine, EngineError, EngineOptions, Event,
-    FinishReason, Finished, Flow, Job, Prompt, Request, RequestId, Settings, SpecBudget, Speculation, TokenMask, Usage,
+    Batch, CacheOwner, CancelToken, Constraint, EncodedPrompt, Engine, EngineError, EngineOptions, Event, FinishReason,
+    Finished, Flow, Job, PrefixCacheOptions, PrefixCacheStats, Prompt, Request, RequestId, Settings, SpecBudget,
+    Speculation, TokenMask, Usage,
 };
 use proptest::prelude::*;
 
@@ -72,12 +73,12 @@ fn job(engine: &Engine, tokens: Vec<u32>, settings: Settings) -> Job {
 }
 
 fn batch(engine: &Engine) -> Batch {
-    Batch::new(engine.clone(), &BatchOptions::default())
+    Batch::new(engine.clone(), &PrefixCacheOptions::default()).unwrap()
 }
 
-fn no_cache() -> BatchOptions {
-    let mut options = BatchOptions::default();
-    options.prefix_cache_bytes = 0;
+fn no_cache() -> PrefixCacheOptions {
+    let mut options = PrefixCacheOptions::default();
+    options.bytes = 0;
     options
 }
 
@@ -193,8 +194,8 @@ fn guest() -> impl Strategy<Value = Guest> {
 }
 
 /// Lets a crowd come and go, and compares each text with that of its request alone.
-fn check(engine: &Engine, guests: &[Guest], options: &BatchOptions) -> Result<(), TestCaseError> {
-    let mut batch = Batch::new(engine.clone(), options);
+fn check(engine: &Engine, guests: &[Guest], options: &PrefixCacheOptions) -> Result<(), TestCaseError> {
+    let mut batch = Batch::new(engine.clone(), options).unwrap();
     let mut answers = Answers::default();
     let mut ids = vec![None; guests.len()];
     let mut step = 0;
@@ -251,7 +252,7 @@ fn every_text_of_a_crowd_is_the_one_that_its_request_gives_alone() {
         for engine in engines(drafter.path(), threads) {
             let config = ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() };
             proptest!(config, |(guests in prop::collection::vec(guest(), 2..7), keeps: bool)| {
-                check(&engine, &guests, &if keeps { BatchOptions::default() } else { no_cache() })?;
+                check(&engine, &guests, &if keeps { PrefixCacheOptions::default() } else { no_cache() })?;
             });
         }
     }
@@ -369,10 +370,10 @@ fn prefixes_are_shared_by_requests_of_one_owner_only() {
 #[test]
 fn without_a_cache_every_prompt_is_read_from_the_start() {
     let engine = open("tiny-llama", &EngineOptions::default());
-    let mut batch = Batch::new(engine.clone(), &no_cache());
+    let mut batch = Batch::new(engine.clone(), &no_cache()).unwrap();
     for _ in 0..2 {
         let id = batch.add(job(&engine, prompt(40), plain(6))).unwrap();
         assert_eq!(Answers::run(&mut batch).usage(id).cached_tokens, 0);
     }
-    assert_eq!(batch.prefix_cache_bytes(), 0);
+    assert_eq!(batch.prefix_cache(), PrefixCacheStats::default());
 }

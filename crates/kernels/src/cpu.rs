@@ -107,6 +107,11 @@ impl Device for CpuDevice {
         format!("{}, {threads} thread{}", self.kernels.set, if threads.get() == 1 { "" } else { "s" })
     }
 
+    /// Threads do not change a bit; instructions may.
+    fn arithmetic(&self) -> String {
+        format!("cpu {}", self.kernels.set)
+    }
+
     fn weight(&self, data: WeightData) -> Result<Weight, KernelError> {
         data.check()?;
         let weight = {

@@ -17,6 +17,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// What runs here in words, for people: instruction set, threads, card.
     fn describe(&self) -> String;
 
+    /// Name of its arithmetic: devices with the same one compute the same bits.
+    fn arithmetic(&self) -> String {
+        self.name().to_owned()
+    }
+
     /// Takes over a weight matrix; repacking for speed happens here.
     ///
     /// # Errors

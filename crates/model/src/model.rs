@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use pleach_checkpoint::{LayerType, ModelConfig, TensorMap};
-use pleach_kernels::{Capacity, Device, KernelError, KvLayout, Ops, PassWork, StateLayout, Tensor, Weight};
+use pleach_kernels::{
+    Capacity, Device, KernelError, KvLayout, Ops, PassWork, StateLayout, StateValues, Tensor, Weight,
+};
 
 use crate::block::{Block, Residual};
 use crate::linear::{Linear, RmsNorm};
@@ -132,6 +134,16 @@ impl Model {
     /// What the device says when its memory is full.
     pub fn new_sequence(&self) -> Result<Sequence, ModelError> {
         Ok(Sequence { state: self.device.state(&self.layout)? })
+    }
+
+    /// A sequence with the memory of an earlier one, bit for bit: `values` are those that its state gave.
+    ///
+    /// # Errors
+    /// Values of another model; what the device says when its memory is full.
+    pub fn restore_sequence(&self, values: &StateValues) -> Result<Sequence, ModelError> {
+        let mut sequence = self.new_sequence()?;
+        sequence.state.restore(values)?;
+        Ok(sequence)
     }
 
     /// The head's memory for a new, empty sequence.

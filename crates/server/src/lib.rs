@@ -1,9 +1,9 @@
 //! The OpenAI and Anthropic protocols over HTTP for an engine: a router, and what listens.
 //!
 //! [`Server`] owns one model and answers for it: chat completions, completions, responses, messages, embeddings, models,
-//! tokens, health and metrics. Requests become one internal form, whatever protocol they came in; a scheduler runs them
-//! on sessions that keep what they have read; answers stream as they are written. A closed connection ends its request
-//! within one pass, and whatever fails stays with its request.
+//! tokens, health and metrics. Requests become one internal form, whatever protocol they came in; one thread runs them, all
+//! in each pass, and keeps what it has read; answers stream as they are written. A closed connection ends its request within
+//! one pass, and whatever fails stays with its request.
 //!
 //! ```no_run
 //! use pleach_engine::{Engine, EngineOptions};

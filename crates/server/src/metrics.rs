@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pleach_engine::Finished;
+use pleach_engine::{Finished, PrefixCacheStats};
 
 /// A count that grows, or goes up and down.
 #[derive(Debug, Default)]
@@ -62,6 +62,31 @@ impl Times {
     }
 }
 
+/// What the prefix cache last said of itself.
+#[derive(Debug, Default)]
+pub(crate) struct PrefixCacheCounts(Mutex<PrefixCacheStats>);
+
+impl PrefixCacheCounts {
+    pub(crate) fn set(&self, stats: PrefixCacheStats) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+
+    fn write(&self, text: &mut String) {
+        let stats = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gauge(text, "pleach_prefix_cache_states", "States that are kept for later prompts.", stats.states as u64);
+        gauge(text, "pleach_prefix_cache_bytes", "Memory of these states.", stats.bytes as u64);
+        for (name, help, count) in [
+            ("pleach_prefix_cache_hits_total", "Prompts that went on from a kept state.", stats.hits),
+            ("pleach_prefix_cache_disk_hits_total", "Of these, those whose state came from disk.", stats.hits_on_disk),
+            ("pleach_prefix_cache_misses_total", "Prompts that were read from the start.", stats.misses),
+            ("pleach_prefix_cache_verified_total", "States compared with reading from the start.", stats.verified),
+            ("pleach_prefix_cache_mismatches_total", "Of these, those that gave other logits.", stats.mismatches),
+        ] {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {count}");
+        }
+    }
+}
+
 /// All that is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
@@ -73,6 +98,7 @@ pub(crate) struct Metrics {
     pub(crate) clients_gone: Count,
     pub(crate) connections: Count,
     pub(crate) queued: Times,
+    pub(crate) prefix_cache: PrefixCacheCounts,
     prompt_tokens: Count,
     cached_tokens: Count,
     output_tokens: Count,
@@ -147,6 +173,7 @@ impl Metrics {
             let seconds = count.get() as f64 / 1e6;
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {seconds}");
         }
+        self.prefix_cache.write(&mut text);
         self.queued.write("pleach_queue_seconds", "Time that requests waited.", &mut text);
         self.first_token.write("pleach_first_token_seconds", "Time to the first token.", &mut text);
         self.duration.write("pleach_text_seconds", "Time of whole texts.", &mut text);

@@ -4,22 +4,22 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
-use pleach_engine::SpecBudget;
+use pleach_engine::{PrefixCacheOptions, SpecBudget};
 
 use crate::ServeError;
 
 /// How a server behaves. The default suits one person on one machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// Requests that run at the same time, each on a session of its own; at least 1.
+    /// Texts that are written at the same time; at least 1.
     pub parallel: usize,
     /// Requests that may wait for their turn; further ones are refused with 429.
     pub queue: usize,
     /// Rows that guesses get in a pass of any request.
     pub spec_budget: SpecBudget,
-    /// Whether a session's state is used again for a prompt that starts with the same tokens.
-    pub prefix_cache: bool,
+    /// What is kept for prompts that begin as earlier ones did.
+    pub prefix_cache: PrefixCacheOptions,
     /// Keys that clients may show; without any, everybody who can connect may ask.
     pub api_keys: Vec<String>,
     /// Origins of web pages that may ask from a browser, such as `https://example.org`; none by default.
@@ -55,7 +55,7 @@ impl Default for ServerOptions {
             parallel: 4,
             queue: 64,
             spec_budget: SpecBudget::Automatic,
-            prefix_cache: true,
+            prefix_cache: PrefixCacheOptions::default(),
             api_keys: Vec::new(),
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use axum::http::StatusCode;
-use pleach_engine::{BatchOptions, CacheOwner, CancelToken, EncodedPrompt, Engine, Event, Settings};
+use pleach_engine::{CacheOwner, CancelToken, EncodedPrompt, Engine, Event, Settings};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
@@ -80,7 +80,7 @@ impl Scheduler {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread.
+    /// No thread; a prefix cache that cannot be.
     pub(crate) fn start(
         engine: Engine,
         thoughts: Arc<Thoughts>,
@@ -91,11 +91,7 @@ impl Scheduler {
         let line = Line::new(options.queue, options.api_keys.len());
         let queue = Mutex::new(Queue { line, free: parallel, is_closed: false });
         let shared = Arc::new(Shared { metrics, queue, changed: Condvar::new(), parallel });
-        let mut batch = BatchOptions::default();
-        if !options.prefix_cache {
-            batch.prefix_cache_bytes = 0;
-        }
-        let worker = Worker::new(Arc::clone(&shared), engine, thoughts, batch);
+        let worker = Worker::new(Arc::clone(&shared), engine, thoughts, &options.prefix_cache)?;
         let builder = thread::Builder::new().name("passes".to_owned());
         builder.spawn(move || worker.serve()).map_err(|source| ServeError::Thread { source })?;
         Ok(Self(shared))

@@ -34,6 +34,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) work: WorkFlags,
     #[command(flatten)]
+    pub(crate) cache: CacheFlags,
+    #[command(flatten)]
     pub(crate) access: AccessFlags,
     /// How to log on standard error; PLEACH_LOG sets the level.
     #[arg(long, value_name = "FORM", value_enum, default_value = "text")]
@@ -44,15 +46,12 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Requests")]
 pub(crate) struct WorkFlags {
-    /// Requests that run at the same time.
+    /// Texts that are written at the same time, all of them in each pass.
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::parallel, allow_hyphen_values = true)]
     pub(crate) parallel: usize,
     /// Requests that may wait; the next ones are refused.
     #[arg(long, value_name = "N", default_value = "64", value_parser = values::count, allow_hyphen_values = true)]
     pub(crate) queue: usize,
-    /// Read every prompt from the start, even if a session knows it.
-    #[arg(long)]
-    pub(crate) no_prefix_cache: bool,
     /// Name of the model in answers [default: that of its file or folder].
     #[arg(long, value_name = "NAME", visible_alias = "alias")]
     pub(crate) model_name: Option<String>,
@@ -62,6 +61,27 @@ pub(crate) struct WorkFlags {
     /// Keep the line that Claude Code puts before its instructions, which differs in every conversation.
     #[arg(long)]
     pub(crate) keep_billing_line: bool,
+}
+
+/// What is kept for prompts that begin as earlier ones did. It changes the speed, never the text.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prefix cache")]
+pub(crate) struct CacheFlags {
+    /// Read every prompt from the start.
+    #[arg(long, conflicts_with_all = ["prefix_cache_bytes", "prefix_cache_dir", "verify_prefix_cache"])]
+    pub(crate) no_prefix_cache: bool,
+    /// Memory of kept states, such as 512M or 4G.
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::bytes, allow_hyphen_values = true)]
+    pub(crate) prefix_cache_bytes: u64,
+    /// A folder where states at the ends of turns survive the server. They can be turned back into texts: keep it private.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix_cache_dir: Option<PathBuf>,
+    /// Files in that folder.
+    #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = values::bytes, allow_hyphen_values = true)]
+    pub(crate) prefix_cache_dir_bytes: u64,
+    /// Share of the prompts with a known beginning that are read from the start all the same, to compare: 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = values::share, allow_hyphen_values = true)]
+    pub(crate) verify_prefix_cache: f64,
 }
 
 /// Who may ask.

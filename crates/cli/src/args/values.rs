@@ -56,6 +56,27 @@ pub(super) fn mebibytes(text: &str) -> Result<usize, Allowed> {
     Ok(whole(text, 1, 4096)? as usize)
 }
 
+/// A size: a whole number of bytes, or of the units of 1024 that K, M, G and T stand for.
+pub(super) fn bytes(text: &str) -> Result<u64, Allowed> {
+    let allowed = || Allowed("a whole number of bytes, or one with K, M, G or T, such as `512M`".to_owned());
+    let units = ["K", "M", "G", "T"].into_iter().zip([10, 20, 30, 40]);
+    let (number, shift) = units
+        .filter_map(|(unit, shift)| {
+            Some((text.strip_suffix(unit).or_else(|| text.strip_suffix(&unit.to_lowercase()))?, shift))
+        })
+        .next()
+        .unwrap_or((text, 0));
+    let is_plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let number = number.parse::<u64>().ok().filter(|_| is_plain).ok_or_else(allowed)?;
+    number.checked_mul(1 << shift).filter(|&bytes| bytes <= 1 << 50).ok_or_else(allowed)
+}
+
+/// A share of a whole.
+pub(super) fn share(text: &str) -> Result<f64, Allowed> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| Allowed("a number from 0 to 1".to_owned()))
+}
+
 pub(crate) fn seed(text: &str) -> Result<u64, Allowed> {
     whole(text, 0, u64::MAX)
 }
@@ -98,6 +119,21 @@ mod tests {
         assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));
         assert!(seed("18446744073709551616").is_err());
         assert_eq!(logprobs("21"), Err(Allowed("a whole number from 0 to 20".to_owned())));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in
+            [("0", 0), ("512", 512), ("3k", 3 << 10), ("512M", 512 << 20), ("4G", 4 << 30), ("1T", 1 << 40)]
+        {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "G", "-1", "1.5G", "4GB", "+4G", "9999999T", "18446744073709551615K"] {
+            let allowed = "a whole number of bytes, or one with K, M, G or T, such as `512M`";
+            assert_eq!(bytes(text), Err(Allowed(allowed.to_owned())), "{text}");
+        }
+        assert_eq!([share("0.25"), share("1")], [Ok(0.25), Ok(1.0)]);
+        assert!(["-0.1", "1.01", "nan", "half", ""].iter().all(|text| share(text).is_err()));
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::process;
 
-use pleach_engine::Engine;
+use pleach_engine::{Engine, PrefixCacheOptions};
 use pleach_server::{Server, ServerOptions, read_api_keys};
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{LogForm, ServeArgs};
+use crate::args::{CacheFlags, LogForm, ServeArgs};
 use crate::error::{CliError, End, INTERRUPTED};
 use crate::models::Finder;
 use crate::progress::Progress;
@@ -44,7 +44,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions, CliError> {
     options.parallel = args.work.parallel;
     options.queue = args.work.queue;
     options.spec_budget = args.model.spec.spec_budget;
-    options.prefix_cache = !args.work.no_prefix_cache;
+    options.prefix_cache = prefix_cache(&args.cache);
     options.model_name = args.work.model_name.clone();
     options.max_body_bytes = args.work.max_body_mib << 20;
     options.drop_billing_line = !args.work.keep_billing_line;
@@ -54,6 +54,16 @@ fn options(args: &ServeArgs) -> Result<ServerOptions, CliError> {
         options.api_keys = read_api_keys(path)?;
     }
     Ok(options)
+}
+
+fn prefix_cache(flags: &CacheFlags) -> PrefixCacheOptions {
+    let mut options = PrefixCacheOptions::default();
+    options.bytes =
+        if flags.no_prefix_cache { 0 } else { usize::try_from(flags.prefix_cache_bytes).unwrap_or(usize::MAX) };
+    options.dir = flags.prefix_cache_dir.clone();
+    options.dir_bytes = flags.prefix_cache_dir_bytes;
+    options.verify = flags.verify_prefix_cache;
+    options
 }
 
 fn start_log(form: LogForm) {

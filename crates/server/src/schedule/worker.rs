@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use pleach_engine::{
-    Batch, BatchOptions, CacheOwner, Constraint, EncodedPrompt, Engine, EngineError, Event, Job, RequestId,
+    Batch, CacheOwner, Constraint, EncodedPrompt, Engine, EngineError, Event, Job, PrefixCacheOptions, RequestId,
 };
 
 use super::{Shared, Update, Work};
@@ -16,7 +16,6 @@ use crate::gate::{Gate, Thoughts};
 pub(super) struct Worker {
     shared: Arc<Shared>,
     thoughts: Arc<Thoughts>,
-    options: BatchOptions,
     batch: Batch,
     ongoing: Vec<Ongoing>,
     /// Number of the next work.
@@ -43,9 +42,16 @@ impl Ongoing {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, engine: Engine, thoughts: Arc<Thoughts>, options: BatchOptions) -> Self {
-        let batch = Batch::new(engine, &options);
-        Self { shared, thoughts, options, batch, ongoing: Vec::new(), next: 0, texts: HashMap::new() }
+    /// # Errors
+    /// A prefix cache that cannot be.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        engine: Engine,
+        thoughts: Arc<Thoughts>,
+        options: &PrefixCacheOptions,
+    ) -> Result<Self, EngineError> {
+        let batch = Batch::new(engine, options)?;
+        Ok(Self { shared, thoughts, batch, ongoing: Vec::new(), next: 0, texts: HashMap::new() })
     }
 
     /// What the thread does all its life.
@@ -55,6 +61,7 @@ impl Worker {
                 self.dispatch(id, event);
             }
             self.retire();
+            self.shared.metrics.prefix_cache.set(self.batch.prefix_cache());
         }
     }
 
@@ -139,7 +146,7 @@ impl Worker {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.batch.step()));
         outcome.unwrap_or_else(|_panic| {
             tracing::error!("a pass met a fault of the engine");
-            self.batch = Batch::new(self.batch.engine().clone(), &self.options);
+            self.batch.clear();
             self.texts.keys().map(|&id| (id, Err(EngineError::Fault))).collect()
         })
     }

@@ -1,0 +1,286 @@
+//! A kept state as a file.
+//!
+//! ```text
+//! magic [8], fingerprint [32], owner [32]
+//! tokens: count u64, u32 each
+//! state:  attention layers u64, DeltaNet layers u64
+//!         per attention layer: keys, values       per DeltaNet layer: recurrent, window
+//!         each: type u8 (0 f32, 1 f16, 2 bf16), count u64, elements
+//! SHA-256 of all bytes before [32]
+//! ```
+//!
+//! Little endian. Elements have the shortest type that holds all of them exactly, so that a file of a 16-bit key-value cache has
+//! the size of that cache.
+
+use std::io::{self, Read};
+
+use half::{bf16, f16};
+use pleach_kernels::{DeltaValues, KvValues, StateValues};
+use sha2::{Digest as _, Sha256};
+
+use super::CacheOwner;
+use crate::fingerprint::Fingerprint;
+
+const MAGIC: &[u8; 8] = b"pleachP1";
+
+const HASH_BYTES: usize = 32;
+
+/// Most tokens that a header may announce: more than any context, and 64 MiB.
+const MOST_TOKENS: u64 = 1 << 24;
+
+/// Whose state a file holds, of which model, for which tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) owner: CacheOwner,
+    pub(super) tokens: Vec<u32>,
+}
+
+/// What a file holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Saved {
+    pub(super) header: Header,
+    pub(super) state: StateValues,
+}
+
+/// Why a file is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FileError {
+    #[error("it cannot be read: {0}")]
+    Read(#[from] io::Error),
+    #[error("it begins with other bytes than a kept state: it is none, or of another version")]
+    Magic,
+    #[error("its checksum is wrong: it was changed or cut after it was written")]
+    Checksum,
+    #[error("`{field}` announces {found}, but {allowed} are possible")]
+    Length { field: &'static str, found: u64, allowed: u64 },
+    #[error("it goes on after its end")]
+    Trailing,
+    #[error("elements are of type {found}, but must be of 0 to 2")]
+    Type { found: u8 },
+}
+
+/// All bytes of a file.
+pub(super) fn encode(saved: &Saved) -> Vec<u8> {
+    let Saved { header, state } = saved;
+    let mut bytes = Vec::new();
+    bytes.extend(MAGIC);
+    bytes.extend(header.fingerprint.0);
+    bytes.extend(header.owner.0);
+    put_len(&mut bytes, header.tokens.len());
+    header.tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
+    put_len(&mut bytes, state.attention.len());
+    put_len(&mut bytes, state.delta.len());
+    for KvValues { keys, values } in &state.attention {
+        put(&mut bytes, keys);
+        put(&mut bytes, values);
+    }
+    for DeltaValues { recurrent, window } in &state.delta {
+        put(&mut bytes, recurrent);
+        put(&mut bytes, window);
+    }
+    let hash = Sha256::digest(&bytes);
+    bytes.extend(hash);
+    bytes
+}
+
+/// Reads the front of a file. Nothing of it is verified yet.
+pub(super) fn read_header(mut file: impl Read) -> Result<Header, FileError> {
+    let mut front = [0; 8 + 32 + 32 + 8];
+    file.read_exact(&mut front)?;
+    let mut cursor = Cursor(&front);
+    let (fingerprint, owner) = cursor.front()?;
+    let count = cursor.u64()?;
+    if count > MOST_TOKENS {
+        return Err(FileError::Length { field: "tokens", found: count, allowed: MOST_TOKENS });
+    }
+    // Grows with what the file really has.
+    let mut tokens = Vec::new();
+    file.take(4 * count).read_to_end(&mut tokens)?;
+    let tokens = Cursor(&tokens).words("tokens", count)?.map(u32::from_le_bytes).collect();
+    Ok(Header { fingerprint, owner, tokens })
+}
+
+/// Reads a whole file, after its checksum was found right.
+pub(super) fn decode(bytes: &[u8]) -> Result<Saved, FileError> {
+    let (bytes, hash) = bytes.split_at_checked(bytes.len().saturating_sub(HASH_BYTES)).ok_or(FileError::Checksum)?;
+    if Sha256::digest(bytes)[..] != *hash {
+        return Err(FileError::Checksum);
+    }
+    let mut cursor = Cursor(bytes);
+    let (fingerprint, owner) = cursor.front()?;
+    let count = cursor.u64()?;
+    let tokens: Vec<u32> = cursor.words("tokens", count)?.map(u32::from_le_bytes).collect();
+    let [attention, delta] = [cursor.layers("attention layers")?, cursor.layers("DeltaNet layers")?];
+    let mut state = StateValues { len: tokens.len(), ..StateValues::default() };
+    for _ in 0..attention {
+        state.attention.push(KvValues { keys: cursor.elements("keys")?, values: cursor.elements("values")? });
+    }
+    for _ in 0..delta {
+        state.delta.push(DeltaValues { recurrent: cursor.elements("recurrent")?, window: cursor.elements("window")? });
+    }
+    if !cursor.0.is_empty() {
+        return Err(FileError::Trailing);
+    }
+    Ok(Saved { header: Header { fingerprint, owner, tokens }, state })
+}
+
+fn put_len(bytes: &mut Vec<u8>, len: usize) {
+    bytes.extend((len as u64).to_le_bytes());
+}
+
+fn put(bytes: &mut Vec<u8>, values: &[f32]) {
+    let is_f16 = |value: f32| f16::from_f32(value).to_f32().to_bits() == value.to_bits();
+    let is_bf16 = |value: f32| bf16::from_f32(value).to_f32().to_bits() == value.to_bits();
+    if values.iter().all(|&value| is_f16(value)) {
+        bytes.push(1);
+        put_len(bytes, values.len());
+        values.iter().for_each(|&value| bytes.extend(f16::from_f32(value).to_le_bytes()));
+    } else if values.iter().all(|&value| is_bf16(value)) {
+        bytes.push(2);
+        put_len(bytes, values.len());
+        values.iter().for_each(|&value| bytes.extend(bf16::from_f32(value).to_le_bytes()));
+    } else {
+        bytes.push(0);
+        put_len(bytes, values.len());
+        values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    }
+}
+
+/// The bytes that are left.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, field: &'static str, count: u64, size: u64) -> Result<&'a [u8], FileError> {
+        let allowed = self.0.len() as u64 / size;
+        if count > allowed {
+            return Err(FileError::Length { field, found: count, allowed });
+        }
+        let (taken, rest) = self.0.split_at((count * size) as usize);
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn front(&mut self) -> Result<(Fingerprint, CacheOwner), FileError> {
+        if self.take("magic", 8, 1)? != MAGIC {
+            return Err(FileError::Magic);
+        }
+        Ok((Fingerprint(self.array("fingerprint")?), CacheOwner(self.array("owner")?)))
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], FileError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(field, N as u64, 1)?);
+        Ok(array)
+    }
+
+    fn u64(&mut self) -> Result<u64, FileError> {
+        Ok(u64::from_le_bytes(self.array("a length")?))
+    }
+
+    fn words<const N: usize>(
+        &mut self,
+        field: &'static str,
+        count: u64,
+    ) -> Result<impl Iterator<Item = [u8; N]> + use<'a, N>, FileError> {
+        Ok(self.take(field, count, N as u64)?.as_chunks::<N>().0.iter().copied())
+    }
+
+    /// A number of layers, each of which takes some bytes at least.
+    fn layers(&mut self, field: &'static str) -> Result<u64, FileError> {
+        const LEAST_BYTES: u64 = 2 * 9;
+        let (found, allowed) = (self.u64()?, self.0.len() as u64 / LEAST_BYTES);
+        if found > allowed { Err(FileError::Length { field, found, allowed }) } else { Ok(found) }
+    }
+
+    fn elements(&mut self, field: &'static str) -> Result<Vec<f32>, FileError> {
+        let [kind] = self.array(field)?;
+        let count = self.u64()?;
+        Ok(match kind {
+            0 => self.words(field, count)?.map(f32::from_le_bytes).collect(),
+            1 => self.words(field, count)?.map(|word| f16::from_le_bytes(word).to_f32()).collect(),
+            2 => self.words(field, count)?.map(|word| bf16::from_le_bytes(word).to_f32()).collect(),
+            found => return Err(FileError::Type { found }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn saved() -> Saved {
+        let kv = |first: f32| KvValues { keys: vec![first, -0.5, 1e-8], values: vec![2.0, 65504.0, 0.25] };
+        let delta = DeltaValues { recurrent: vec![0.1, f32::MAX, -0.0], window: vec![1e30, 3.0] };
+        Saved {
+            header: Header {
+                fingerprint: Fingerprint([1; 32]),
+                owner: CacheOwner::of("someone"),
+                tokens: vec![5, u32::MAX, 7],
+            },
+            state: StateValues { len: 3, attention: vec![kv(1.0), kv(0.1)], delta: vec![delta] },
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let bytes = encode(&saved());
+        assert_eq!(decode(&bytes).unwrap(), saved());
+        assert_eq!(read_header(&bytes[..]).unwrap(), saved().header);
+    }
+
+    #[test]
+    fn every_flipped_byte_and_every_cut_is_noticed() {
+        let bytes = encode(&saved());
+        for place in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[place] ^= 0x10;
+            assert!(matches!(decode(&flipped), Err(FileError::Checksum)), "byte {place}");
+            assert!(decode(&bytes[..place]).is_err(), "{place} bytes");
+        }
+    }
+
+    /// A checksum that is right says nothing of what the bytes mean.
+    fn signed(bytes: &[u8]) -> Vec<u8> {
+        let body = &bytes[..bytes.len() - HASH_BYTES];
+        [body, &Sha256::digest(body)[..]].concat()
+    }
+
+    #[test]
+    fn lengths_are_checked_before_anything_is_allocated() {
+        let bytes = encode(&saved());
+        let layers = 72 + 8 + 12;
+        let places = [72, layers, layers + 8, layers + 16 + 1];
+        for (place, field) in places.into_iter().zip(["tokens", "attention layers", "DeltaNet layers", "keys"]) {
+            let mut changed = bytes.clone();
+            changed[place..place + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+            match decode(&signed(&changed)) {
+                Err(FileError::Length { field: found, .. }) => assert_eq!(found, field),
+                other => panic!("{field}: {other:?}"),
+            }
+        }
+        let mut changed = bytes.clone();
+        changed[72..80].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(
+            read_header(&changed[..]).unwrap_err().to_string(),
+            "`tokens` announces 18446744073709551615, but 16777216 are possible"
+        );
+        let longer = [&bytes[..bytes.len() - HASH_BYTES], &[0], &bytes[..HASH_BYTES]].concat();
+        assert!(matches!(decode(&signed(&longer)), Err(FileError::Trailing)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), is_signed: bool) {
+            let mut bytes = [&MAGIC[..], &bytes].concat();
+            if is_signed {
+                bytes.extend([0; HASH_BYTES]);
+                bytes = signed(&bytes);
+            }
+            prop_assert!(decode(&bytes).is_err());
+            let _ = read_header(&bytes[..]);
+        }
+    }
+}
