@@ -5,7 +5,7 @@
     scripts/load_server.py soak --url http://127.0.0.1:8000 --pid PID --seconds 600
     scripts/load_server.py turns --url http://127.0.0.1:8000 --tokens 4096
 
-`speed` works with every server that speaks the OpenAI protocol and takes `ignore_eos`. `soak` first asks each of its requests alone, then
+`speed` works with every server that speaks the OpenAI protocol and takes `ignore_eos`, and with several by turns. `soak` first asks each of its requests alone, then
 lets clients ask them at random, cancel, disconnect, and send what cannot be answered; it fails if a text differs, if anything
 is stuck at the end, or if memory grew by more than 2 %. `turns` times the first and the second turn of a long conversation.
 Python's standard library only.
@@ -73,6 +73,8 @@ class Answer:
     finish: str | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     first_s: float | None = None
+    # What the server says that reading the prompt took.
+    prompt_s: float = 0.0
     total_s: float = 0.0
 
 
@@ -91,6 +93,7 @@ def stream(server: Server, request: dict[str, Any], chunks: int | None = None) -
         if "error" in chunk:
             raise RuntimeError(f"error in a stream: {chunk['error']}")
         answer.usage = chunk.get("usage") or answer.usage
+        answer.prompt_s = chunk.get("timings", {}).get("prompt_ms", 1e3 * answer.prompt_s) / 1e3
         for choice in chunk.get("choices", []):
             delta = choice.get("delta", {})
             piece = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
@@ -116,23 +119,31 @@ def whole(server: Server, request: dict[str, Any]) -> Answer:
     choice = value["choices"][0]
     message = choice["message"]
     text = (message.get("reasoning_content") or "") + (message.get("content") or "")
-    return Answer(text, choice["finish_reason"], value["usage"], None, time.monotonic() - began)
+    return Answer(text, choice["finish_reason"], value["usage"], total_s=time.monotonic() - began)
 
 
 # ---- speed --------------------------------------------------------------------------------------------------------------
 
 
 def speed(arguments: argparse.Namespace) -> int:
-    """Tokens per second of all streams together. Prompts are short, so this is mostly the speed of writing."""
-    server = Server.of(arguments.url)
+    """Tokens per second of all streams together. Prompts are short, so this is mostly the speed of writing.
+
+    Servers take turns, so that a slow moment of the machine meets all of them.
+    """
     counts = [int(count) for count in arguments.streams.split(",")]
-    rates: dict[int, list[float]] = {count: [] for count in counts}
-    for round_number in range(arguments.rounds):
+    rates: dict[tuple[str, int], list[float]] = {}
+    for round_number in range(arguments.rounds + 1):
         for count in counts:
-            rates[count].append(together(server, count, arguments.max_tokens, round_number))
-    for count in counts:
-        values = rates[count]
-        print(f"{count:3} streams: {statistics.median(values):8.1f} tokens/s  ({min(values):.1f} to {max(values):.1f})")
+            for url in arguments.url:
+                rate = together(Server.of(url), count, arguments.max_tokens, round_number)
+                # The first round warms up.
+                if round_number > 0:
+                    rates.setdefault((url, count), []).append(rate)
+    for (url, count), values in sorted(rates.items()):
+        print(
+            f"{url}: {count:2} streams: {statistics.median(values):7.1f} tokens/s "
+            f"({min(values):.1f} to {max(values):.1f})"
+        )
     return 0
 
 
@@ -164,14 +175,14 @@ def together(server: Server, count: int, max_tokens: int, round_number: int) -> 
 
 
 def turns(arguments: argparse.Namespace) -> int:
-    """Time to the first token of the first and the second turn of a conversation with a long first question."""
+    """Time in which the prompts of the first and the second turn are read, after a long first question."""
     server = Server.of(arguments.url)
     shares = []
     for round_number in range(arguments.rounds):
         words = [f"{random.Random(1000 * round_number + place).randrange(100)}" for place in range(arguments.tokens)]
         messages = [{"role": "user", "content": f"Round {round_number}. Numbers: " + " ".join(words)}]
         while count(server, messages) > arguments.tokens:
-            words = words[: len(words) * 9 // 10]
+            words = words[: len(words) * 49 // 50]
             messages[0]["content"] = f"Round {round_number}. Numbers: " + " ".join(words)
         first = stream(server, ask_for(messages))
         # Thoughts are left out of later turns, as clients do.
@@ -180,11 +191,11 @@ def turns(arguments: argparse.Namespace) -> int:
             {"role": "user", "content": "Go on."},
         ]
         second = stream(server, ask_for(messages))
-        shares.append((second.first_s or 0.0) / (first.first_s or 1.0))
+        shares.append(second.prompt_s / first.prompt_s)
         cached = second.usage["prompt_tokens_details"]["cached_tokens"]
         print(
-            f"first turn {first.usage['prompt_tokens']} tokens in {first.first_s:.3f} s; second "
-            f"{second.usage['prompt_tokens']} tokens, {cached} cached, in {second.first_s:.3f} s ({100 * shares[-1]:.1f} %)"
+            f"first turn {first.usage['prompt_tokens']} tokens in {first.prompt_s:.3f} s; second "
+            f"{second.usage['prompt_tokens']} tokens, {cached} cached, in {second.prompt_s:.3f} s ({100 * shares[-1]:.1f} %)"
         )
     print(f"median {100 * statistics.median(shares):.1f} %")
     return 0
@@ -368,7 +379,10 @@ def main() -> int:
     for name, run in (("speed", speed), ("turns", turns), ("soak", soak)):
         mode = modes.add_parser(name)
         mode.set_defaults(run=run)
-        mode.add_argument("--url", default="http://127.0.0.1:8000")
+        if name == "speed":
+            mode.add_argument("--url", nargs="+", default=["http://127.0.0.1:8000"])
+        else:
+            mode.add_argument("--url", default="http://127.0.0.1:8000")
         if name == "soak":
             mode.add_argument("--pid", type=int, help="process of the server, to watch its memory")
             mode.add_argument("--seconds", type=float, default=120)

@@ -7,7 +7,7 @@ mod line;
 mod worker;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use axum::http::StatusCode;
@@ -59,7 +59,11 @@ impl Work {
 }
 
 /// Runs work.
-pub(crate) struct Scheduler(Arc<Shared>);
+pub(crate) struct Scheduler {
+    shared: Arc<Shared>,
+    /// `None` only while it is being dropped.
+    worker: Option<JoinHandle<()>>,
+}
 
 /// What those who ask and the thread that runs have in common.
 struct Shared {
@@ -93,8 +97,8 @@ impl Scheduler {
         let shared = Arc::new(Shared { metrics, queue, changed: Condvar::new(), parallel });
         let worker = Worker::new(Arc::clone(&shared), engine, thoughts, &options.prefix_cache)?;
         let builder = thread::Builder::new().name("passes".to_owned());
-        builder.spawn(move || worker.serve()).map_err(|source| ServeError::Thread { source })?;
-        Ok(Self(shared))
+        let worker = builder.spawn(move || worker.serve()).map_err(|source| ServeError::Thread { source })?;
+        Ok(Self { shared, worker: Some(worker) })
     }
 
     /// Puts work in line.
@@ -102,26 +106,30 @@ impl Scheduler {
     /// # Errors
     /// 429 if too much waits already; what its clients gave up does not count.
     pub(crate) fn submit(&self, work: Work) -> Result<(), ApiError> {
-        let mut queue = self.0.queue();
+        let mut queue = self.shared.queue();
         // Work that may begin at once does not wait.
         let free = queue.free;
         if !queue.line.push(work, free) {
-            let (running, waiting) = (self.0.parallel - free, queue.line.len());
+            let (running, waiting) = (self.shared.parallel - free, queue.line.len());
             let message =
                 format!("the server writes {running} texts and {waiting} requests wait: try again in a moment");
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).retry_after(1));
         }
-        self.0.metrics.waiting.set(queue.line.len());
+        self.shared.metrics.waiting.set(queue.line.len());
         drop(queue);
-        self.0.changed.notify_one();
+        self.shared.changed.notify_one();
         Ok(())
     }
 }
 
+/// Nobody is there any more who would hear of what still runs. What is kept on disk is written to its end.
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        self.0.queue().is_closed = true;
-        self.0.changed.notify_all();
+        self.shared.queue().is_closed = true;
+        self.shared.changed.notify_all();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
     }
 }
 

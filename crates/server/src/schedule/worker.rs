@@ -71,6 +71,9 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let mut queue = shared.queue();
         loop {
+            if queue.is_closed {
+                return false;
+            }
             queue.line.drop_cancelled();
             while self.batch.len() < shared.parallel {
                 let Some(work) = queue.line.pop(&self.running_of_owners()) else { break };
@@ -80,9 +83,6 @@ impl Worker {
             queue.free = shared.parallel.saturating_sub(self.batch.len());
             if !self.batch.is_empty() {
                 break;
-            }
-            if queue.is_closed {
-                return false;
             }
             queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }

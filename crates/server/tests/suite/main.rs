@@ -4,6 +4,7 @@
 
 mod answers;
 mod cancel;
+mod company;
 mod guarded;
 mod malformed;
 mod protocols;
