@@ -90,7 +90,8 @@ impl Batch {
     pub fn add(&mut self, job: Job) -> Result<RequestId, EngineError> {
         let Job { prompt, settings, demand, owner } = job;
         let keeper = self.cache.clone().map(|cache| Keeper::new(cache, owner));
-        let running = Running::new(&self.engine, prompt, &settings, demand, keeper, Instant::now())?;
+        let mut running = Running::new(&self.engine, prompt, &settings, demand, keeper, Instant::now())?;
+        self.forest.welcome(&mut running);
         let id = RequestId(self.next);
         self.next += 1;
         self.requests.push((id, running));

@@ -41,6 +41,11 @@ enum Work {
 }
 
 impl Forest {
+    /// Puts a request at the end of those who wait to read.
+    pub(crate) fn welcome(&self, running: &mut Running) {
+        running.note_read(self.passes);
+    }
+
     /// Makes one pass at most. Requests that have ended are left alone.
     pub(crate) fn step(&mut self, engine: &Engine, requests: &mut [&mut Running]) {
         requests.iter_mut().for_each(|running| running.begin_step());

@@ -54,8 +54,8 @@ pub(crate) struct Running {
     cancel: CancelToken,
     seed: u64,
     started: Instant,
-    /// Number of the pass that last read of its prompt.
-    last_read: Option<usize>,
+    /// Number of the pass that last read of its prompt, or before which it came.
+    last_read: usize,
     /// Times since the start.
     prefilled_at: Option<Duration>,
     first_token_at: Option<Duration>,
@@ -128,7 +128,7 @@ impl Running {
             cancel: settings.cancel.clone(),
             seed,
             started,
-            last_read: None,
+            last_read: 0,
             prefilled_at: None,
             first_token_at: None,
         };
@@ -150,14 +150,14 @@ impl Running {
         self.writer.history().generated().len()
     }
 
-    /// Number of the pass that last read of its prompt; `None` before the first.
-    pub(crate) fn last_read(&self) -> Option<usize> {
+    /// Number of the pass that last read of its prompt, or before which it came.
+    pub(crate) fn last_read(&self) -> usize {
         self.last_read
     }
 
     /// Notes that pass number `pass` reads of its prompt.
     pub(crate) fn note_read(&mut self, pass: usize) {
-        self.last_read = Some(pass);
+        self.last_read = pass;
     }
 
     /// The next event, if one is there. After the last, and after an error, there are no more.

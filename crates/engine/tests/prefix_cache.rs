@@ -55,7 +55,7 @@ fn cold(engine: &Engine, prompt: &Prompt, settings: Settings) -> (String, Vec<To
 }
 
 fn conversation(turns: &[(Role, &str)]) -> Prompt {
-    Prompt::Chat(ChatRequest::new(turns.iter().map(|(role, text)| Message::text(role.clone(), *text)).collect()))
+    Prompt::Chat(ChatRequest::new(turns.iter().map(|(role, text)| Message::text(*role, *text)).collect()))
 }
 
 /// A turn of a random conversation.
@@ -121,7 +121,7 @@ fn a_turn_is_read_once_though_thoughts_are_dropped() {
     let engine = open("tiny-qwen35", &EngineOptions::default());
     let mut batch = batch(&engine, &PrefixCacheOptions::default());
     let system = (Role::System, "You are a gardener who answers at length and in plain words.");
-    let first = [system.clone(), (Role::User, "What is a pleached hedge, and who would want one?")];
+    let first = [system, (Role::User, "What is a pleached hedge, and who would want one?")];
     let before = engine.encode_prompt(&conversation(&first)).unwrap();
     ask(&mut batch, &conversation(&first), plain(5));
     let second = [&first[..], &[(Role::Assistant, "A wall of trees."), (Role::User, "Go on.")]].concat();

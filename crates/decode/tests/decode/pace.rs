@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::{FakeTarget, KnowingDraft, RandomDraft};
 use pleach_decode::{
-    Clock, CostCurve, DraftContext, Drafter, Generation, GenerationOptions, Lookup, NoDraft, Pace, Paced, Spent, Step,
-    Target, TokenId, TreeBuilder, TreeRows, Unconstrained,
+    Clock, Company, CostCurve, DraftContext, Drafter, Generation, GenerationOptions, Lookup, NoDraft, Pace, Paced,
+    Spent, Step, Target, TokenId, TreeBuilder, TreeRows, Unconstrained,
 };
 
 const VOCAB: usize = 24;
@@ -262,4 +262,68 @@ fn a_fixed_pace_drafts_always_and_keeps_to_its_rows() {
         assert_eq!(generation.stats().drafted() - before, 5);
     }
     assert_eq!(drafter.spent().speedup(), None, "no pass of one row was measured");
+}
+
+/// Three guesses that exclude each other, each as likely.
+struct Thirds;
+
+impl<T: Target> Drafter<T> for Thirds {
+    fn draft(&mut self, _: &mut T, _: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error> {
+        [3, 4, 5].map(|token| tree.add(TreeBuilder::ROOT, token, 0.3f32.ln()));
+        Ok(())
+    }
+}
+
+/// Rows drafted in a pass that has others beside it.
+fn rows_beside(company: Company, cost: fn(usize) -> f64) -> Company {
+    let mut costs = CostCurve::default();
+    (0..200).for_each(|round| [1, 1 + round % 64].into_iter().for_each(|rows| costs.record(rows, cost(rows))));
+    let clock = Hands::default();
+    let mut drafter = Paced::new(Thirds, NoDraft, clock.clone(), Pace::Auto(64), CostCurve::default());
+    drafter.join(company, &costs);
+    let options = GenerationOptions { budget: 64, ..GenerationOptions::new(VOCAB, 1000) };
+    let mut generation = Generation::new(options, &[1]).unwrap();
+    let mut target = Timed { target: fake(), clock, cost };
+    let tree = generation.draft(&mut target, &mut drafter, &mut Unconstrained).unwrap();
+    assert_eq!(tree.num_rows(), drafter.share().rows);
+    drafter.share()
+}
+
+/// A row costs all texts of a pass the same time, and gives tokens to one of them.
+#[test]
+fn guesses_that_pay_alone_need_not_pay_in_company() {
+    let alone = rows_beside(Company::default(), cpu);
+    assert_eq!(alone.rows, 4);
+    assert!((alone.tokens - 1.9).abs() < 1e-3, "{alone:?}");
+    assert_eq!(rows_beside(Company::plain(7), cpu).rows, 1);
+    // Where rows are free, company changes nothing; and a long pass that is made anyway makes rows cheap.
+    assert_eq!(rows_beside(Company::plain(7), gpu).rows, 4);
+    assert_eq!(rows_beside(Company::prompt(40), cpu).rows, 4);
+}
+
+/// Whoever measures a pass for several texts notes its cost once for all of them.
+#[test]
+fn the_cost_of_a_shared_pass_is_not_noted_by_each_text() {
+    let mut costs = CostCurve::default();
+    (0..9).for_each(|_| costs.record(1, cpu(1)));
+    let clock = Hands::default();
+    let mut drafter = Paced::new(NoDraft, NoDraft, clock.clone(), Pace::Auto(8), CostCurve::default());
+    drafter.join(Company::plain(3), &costs);
+    let mut generation = Generation::new(GenerationOptions::new(VOCAB, 1000), &[1]).unwrap();
+    let mut target = Timed { target: fake(), clock, cost: cpu };
+    let tree = generation.draft(&mut target, &mut drafter, &mut Unconstrained).unwrap();
+    target.verify(tree.rows()).unwrap();
+    let step = generation.accept(&tree, |row| target.logits(row), &mut Unconstrained).unwrap();
+    drafter.pass_took(9.0, Company::plain(3));
+    drafter.observe(&mut target, &step).unwrap();
+    assert_eq!(drafter.costs(), &costs);
+    assert_eq!(drafter.spent().pass_s, 9.0);
+}
+
+#[test]
+fn parts_of_a_pass_add_up() {
+    let all = Company::plain(2).and(Company::prompt(5)).and(Company { rows: 3, tokens: 1.5, draft_s: 0.25 });
+    assert_eq!(all, Company { rows: 10, tokens: 3.5, draft_s: 0.25 });
+    assert_eq!(all.without(Company::plain(2)), Company { rows: 8, tokens: 1.5, draft_s: 0.25 });
+    assert_eq!(Company::default().without(all), Company::default());
 }

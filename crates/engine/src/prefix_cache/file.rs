@@ -3,19 +3,18 @@
 //! ```text
 //! magic [8], fingerprint [32], owner [32]
 //! tokens: count u64, u32 each
-//! state:  attention layers u64, DeltaNet layers u64
-//!         per attention layer: keys, values       per DeltaNet layer: recurrent, window
-//!         each: type u8 (0 f32, 1 f16, 2 bf16), count u64, elements
+//! layers: kind u8, 1 for attention: keys, values; 2 for DeltaNet: recurrent, window; 0 after the last
+//!         each list: type u8 (0 f32, 1 f16, 2 bf16), count u64, elements
 //! SHA-256 of all bytes before [32]
 //! ```
 //!
 //! Little endian. Elements have the shortest type that holds all of them exactly, so that a file of a 16-bit key-value cache has
 //! the size of that cache.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use half::{bf16, f16};
-use pleach_kernels::{DeltaValues, KvValues, StateValues};
+use pleach_kernels::{DeltaValues, KvValues, State, StateValues};
 use sha2::{Digest as _, Sha256};
 
 use super::CacheOwner;
@@ -24,6 +23,10 @@ use crate::fingerprint::Fingerprint;
 const MAGIC: &[u8; 8] = b"pleachP1";
 
 const HASH_BYTES: usize = 32;
+
+const ATTENTION: u8 = 1;
+
+const DELTA_NET: u8 = 2;
 
 /// Most tokens that a header may announce: more than any context, and 64 MiB.
 const MOST_TOKENS: u64 = 1 << 24;
@@ -56,32 +59,28 @@ pub(super) enum FileError {
     Length { field: &'static str, found: u64, allowed: u64 },
     #[error("it goes on after its end")]
     Trailing,
-    #[error("elements are of type {found}, but must be of 0 to 2")]
-    Type { found: u8 },
+    #[error("a {what} is of kind {found}, but must be of 0 to 2")]
+    Kind { what: &'static str, found: u8 },
 }
 
-/// All bytes of a file.
-pub(super) fn encode(saved: &Saved) -> Vec<u8> {
-    let Saved { header, state } = saved;
-    let mut bytes = Vec::new();
-    bytes.extend(MAGIC);
-    bytes.extend(header.fingerprint.0);
-    bytes.extend(header.owner.0);
-    put_len(&mut bytes, header.tokens.len());
-    header.tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
-    put_len(&mut bytes, state.attention.len());
-    put_len(&mut bytes, state.delta.len());
-    for KvValues { keys, values } in &state.attention {
-        put(&mut bytes, keys);
-        put(&mut bytes, values);
+/// Writes a whole file; gives its size. One layer at a time is copied out of the state, which may be large.
+pub(super) fn write(out: impl Write, header: &Header, state: &dyn State) -> io::Result<u64> {
+    let mut out = Hashed { out, hash: Sha256::new(), bytes: 0 };
+    out.put(MAGIC)?;
+    out.put(&header.fingerprint.0)?;
+    out.put(&header.owner.0)?;
+    out.put(&(header.tokens.len() as u64).to_le_bytes())?;
+    out.put(&header.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>())?;
+    for (keys, values) in (0..).map_while(|slot| state.read_kv(slot).ok()) {
+        out.layer(ATTENTION, &keys, &values)?;
     }
-    for DeltaValues { recurrent, window } in &state.delta {
-        put(&mut bytes, recurrent);
-        put(&mut bytes, window);
+    for (recurrent, window) in (0..).map_while(|slot| state.read_delta(slot).ok()) {
+        out.layer(DELTA_NET, &recurrent, &window)?;
     }
-    let hash = Sha256::digest(&bytes);
-    bytes.extend(hash);
-    bytes
+    out.put(&[0])?;
+    let Hashed { mut out, hash, bytes } = out;
+    out.write_all(&hash.finalize())?;
+    Ok(bytes + HASH_BYTES as u64)
 }
 
 /// Reads the front of a file. Nothing of it is verified yet.
@@ -111,13 +110,20 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Saved, FileError> {
     let (fingerprint, owner) = cursor.front()?;
     let count = cursor.u64()?;
     let tokens: Vec<u32> = cursor.words("tokens", count)?.map(u32::from_le_bytes).collect();
-    let [attention, delta] = [cursor.layers("attention layers")?, cursor.layers("DeltaNet layers")?];
     let mut state = StateValues { len: tokens.len(), ..StateValues::default() };
-    for _ in 0..attention {
-        state.attention.push(KvValues { keys: cursor.elements("keys")?, values: cursor.elements("values")? });
-    }
-    for _ in 0..delta {
-        state.delta.push(DeltaValues { recurrent: cursor.elements("recurrent")?, window: cursor.elements("window")? });
+    loop {
+        let [kind] = cursor.array("a layer")?;
+        match kind {
+            0 => break,
+            ATTENTION => {
+                state.attention.push(KvValues { keys: cursor.elements("keys")?, values: cursor.elements("values")? });
+            }
+            DELTA_NET => {
+                let recurrent = cursor.elements("recurrent")?;
+                state.delta.push(DeltaValues { recurrent, window: cursor.elements("window")? });
+            }
+            found => return Err(FileError::Kind { what: "layer", found }),
+        }
     }
     if !cursor.0.is_empty() {
         return Err(FileError::Trailing);
@@ -125,26 +131,45 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Saved, FileError> {
     Ok(Saved { header: Header { fingerprint, owner, tokens }, state })
 }
 
-fn put_len(bytes: &mut Vec<u8>, len: usize) {
-    bytes.extend((len as u64).to_le_bytes());
+/// What is written, with the checksum of it.
+struct Hashed<W> {
+    out: W,
+    hash: Sha256,
+    bytes: u64,
 }
 
-fn put(bytes: &mut Vec<u8>, values: &[f32]) {
+impl<W: Write> Hashed<W> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.out.write_all(bytes)
+    }
+
+    fn layer(&mut self, kind: u8, first: &[f32], second: &[f32]) -> io::Result<()> {
+        self.put(&[kind])?;
+        self.put(&elements(first))?;
+        self.put(&elements(second))
+    }
+}
+
+/// A list in the shortest type that holds all of it exactly.
+fn elements(values: &[f32]) -> Vec<u8> {
     let is_f16 = |value: f32| f16::from_f32(value).to_f32().to_bits() == value.to_bits();
     let is_bf16 = |value: f32| bf16::from_f32(value).to_f32().to_bits() == value.to_bits();
-    if values.iter().all(|&value| is_f16(value)) {
-        bytes.push(1);
-        put_len(bytes, values.len());
-        values.iter().for_each(|&value| bytes.extend(f16::from_f32(value).to_le_bytes()));
-    } else if values.iter().all(|&value| is_bf16(value)) {
-        bytes.push(2);
-        put_len(bytes, values.len());
-        values.iter().for_each(|&value| bytes.extend(bf16::from_f32(value).to_le_bytes()));
-    } else {
-        bytes.push(0);
-        put_len(bytes, values.len());
-        values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    let (kind, size) = match values {
+        values if values.iter().all(|&value| is_f16(value)) => (1, 2),
+        values if values.iter().all(|&value| is_bf16(value)) => (2, 2),
+        _ => (0, 4),
+    };
+    let mut bytes = Vec::with_capacity(9 + size * values.len());
+    bytes.push(kind);
+    bytes.extend((values.len() as u64).to_le_bytes());
+    match kind {
+        1 => values.iter().for_each(|&value| bytes.extend(f16::from_f32(value).to_le_bytes())),
+        2 => values.iter().for_each(|&value| bytes.extend(bf16::from_f32(value).to_le_bytes())),
+        _ => values.iter().for_each(|value| bytes.extend(value.to_le_bytes())),
     }
+    bytes
 }
 
 /// The bytes that are left.
@@ -186,13 +211,6 @@ impl<'a> Cursor<'a> {
         Ok(self.take(field, count, N as u64)?.as_chunks::<N>().0.iter().copied())
     }
 
-    /// A number of layers, each of which takes some bytes at least.
-    fn layers(&mut self, field: &'static str) -> Result<u64, FileError> {
-        const LEAST_BYTES: u64 = 2 * 9;
-        let (found, allowed) = (self.u64()?, self.0.len() as u64 / LEAST_BYTES);
-        if found > allowed { Err(FileError::Length { field, found, allowed }) } else { Ok(found) }
-    }
-
     fn elements(&mut self, field: &'static str) -> Result<Vec<f32>, FileError> {
         let [kind] = self.array(field)?;
         let count = self.u64()?;
@@ -200,20 +218,22 @@ impl<'a> Cursor<'a> {
             0 => self.words(field, count)?.map(f32::from_le_bytes).collect(),
             1 => self.words(field, count)?.map(|word| f16::from_le_bytes(word).to_f32()).collect(),
             2 => self.words(field, count)?.map(|word| bf16::from_le_bytes(word).to_f32()).collect(),
-            found => return Err(FileError::Type { found }),
+            found => return Err(FileError::Kind { what: "list", found }),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pleach_kernels::{DType, DeltaLayout, Device as _, KvLayout, ReferenceDevice, StateLayout};
     use proptest::prelude::*;
 
     use super::*;
 
     fn saved() -> Saved {
-        let kv = |first: f32| KvValues { keys: vec![first, -0.5, 1e-8], values: vec![2.0, 65504.0, 0.25] };
-        let delta = DeltaValues { recurrent: vec![0.1, f32::MAX, -0.0], window: vec![1e30, 3.0] };
+        let kv = |first: f32| KvValues { keys: [first, -0.5, 0.25].repeat(2), values: [2.0, 65504.0, 0.125].repeat(2) };
+        let recurrent = vec![0.1, f32::MAX, -0.0, 1.0, 2.0, 3.0];
+        let delta = DeltaValues { recurrent, window: (0..21).map(|tap| 1e30 * tap as f32).collect() };
         Saved {
             header: Header {
                 fingerprint: Fingerprint([1; 32]),
@@ -222,6 +242,24 @@ mod tests {
             },
             state: StateValues { len: 3, attention: vec![kv(1.0), kv(0.1)], delta: vec![delta] },
         }
+    }
+
+    /// A state of a device that holds what `saved` does.
+    fn encode(saved: &Saved) -> Vec<u8> {
+        let kv = KvLayout { num_key_value_heads: 1, head_dim: 2, dtype: DType::F32, window: None };
+        let delta = DeltaLayout {
+            num_key_heads: 1,
+            num_value_heads: 1,
+            key_head_dim: 2,
+            value_head_dim: 3,
+            conv_kernel_dim: 4,
+        };
+        let layout = StateLayout { attention: vec![kv; 2], delta: vec![delta] };
+        let mut state = ReferenceDevice::new().state(&layout).unwrap();
+        state.restore(&saved.state).unwrap();
+        let mut bytes = Vec::new();
+        assert_eq!(write(&mut bytes, &saved.header, &*state).unwrap(), bytes.len() as u64);
+        bytes
     }
 
     #[test]
@@ -252,8 +290,7 @@ mod tests {
     fn lengths_are_checked_before_anything_is_allocated() {
         let bytes = encode(&saved());
         let layers = 72 + 8 + 12;
-        let places = [72, layers, layers + 8, layers + 16 + 1];
-        for (place, field) in places.into_iter().zip(["tokens", "attention layers", "DeltaNet layers", "keys"]) {
+        for (place, field) in [(72, "tokens"), (layers + 2, "keys")] {
             let mut changed = bytes.clone();
             changed[place..place + 8].copy_from_slice(&u64::MAX.to_le_bytes());
             match decode(&signed(&changed)) {
@@ -267,6 +304,11 @@ mod tests {
             read_header(&changed[..]).unwrap_err().to_string(),
             "`tokens` announces 18446744073709551615, but 16777216 are possible"
         );
+        let mut changed = bytes.clone();
+        (changed[layers], changed[layers + 1]) = (1, 9);
+        assert_eq!(decode(&signed(&changed)).unwrap_err().to_string(), "a list is of kind 9, but must be of 0 to 2");
+        changed[layers] = 3;
+        assert_eq!(decode(&signed(&changed)).unwrap_err().to_string(), "a layer is of kind 3, but must be of 0 to 2");
         let longer = [&bytes[..bytes.len() - HASH_BYTES], &[0], &bytes[..HASH_BYTES]].concat();
         assert!(matches!(decode(&signed(&longer)), Err(FileError::Trailing)));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,23 +172,22 @@ impl Folder {
     /// Writes a file whole or not at all; `false` if it would not fit.
     fn write(&self, path: &Path, write: Write) -> io::Result<bool> {
         let Write { owner, tokens, sequence } = write;
-        let state = sequence.state().values();
-        drop(sequence);
         let header = Header { fingerprint: self.fingerprint, owner, tokens };
-        let bytes = file::encode(&Saved { header, state });
-        if bytes.len() as u64 > self.most_bytes {
-            return Ok(false);
-        }
         let partial = path.with_extension("partial");
-        let written = File::create(&partial).and_then(|mut file| {
-            file.write_all(&bytes)?;
-            file.sync_data()
+        let outcome = File::create(&partial).and_then(|file| {
+            let mut out = BufWriter::new(file);
+            let bytes = file::write(&mut out, &header, sequence.state())?;
+            out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+            let fits = bytes <= self.most_bytes;
+            if fits {
+                fs::rename(&partial, path)?;
+            }
+            Ok(fits)
         });
-        let outcome = written.and_then(|()| fs::rename(&partial, path));
-        if outcome.is_err() {
+        if !matches!(outcome, Ok(true)) {
             let _ = fs::remove_file(&partial);
         }
-        outcome.map(|()| true)
+        outcome
     }
 
     /// Removes the files that were not used for longest, until the rest fits.

@@ -26,12 +26,14 @@ fn answers_in_company_are_those_that_requests_get_alone() {
             let content = format!("Hello there, number {}", seed % 3);
             json!({
                 "messages": [{ "role": "user", "content": content }],
-                "max_tokens": 6 + 3 * seed, "seed": seed, "temperature": if seed % 2 == 0 { 1.0 } else { 0.0 },
+                "max_tokens": 6 + 3 * seed, "seed": seed, "temperature": if seed.is_multiple_of(2) { 1.0 } else { 0.0 },
             })
         };
         let alone: Vec<_> = (0..8).map(|seed| text(&server.chat(request(seed)).json(200))).collect();
         let together = thread::scope(|scope| {
-            let clients: Vec<_> = (0..8).map(|seed| scope.spawn(|| server.chat(request(seed)).json(200))).collect();
+            let (server, request) = (&server, &request);
+            let ask = move |seed| server.chat(request(seed)).json(200);
+            let clients: Vec<_> = (0..8).map(|seed| scope.spawn(move || ask(seed))).collect();
             clients.into_iter().map(|client| text(&client.join().unwrap())).collect::<Vec<_>>()
         });
         assert_eq!(together, alone, "{model}");
