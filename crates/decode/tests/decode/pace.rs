@@ -269,7 +269,9 @@ struct Thirds;
 
 impl<T: Target> Drafter<T> for Thirds {
     fn draft(&mut self, _: &mut T, _: DraftContext<'_>, tree: &mut TreeBuilder) -> Result<(), T::Error> {
-        [3, 4, 5].map(|token| tree.add(TreeBuilder::ROOT, token, 0.3f32.ln()));
+        [3, 4, 5].into_iter().for_each(|token| {
+            tree.add(TreeBuilder::ROOT, token, 0.3f32.ln());
+        });
         Ok(())
     }
 }
