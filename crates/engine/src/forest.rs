@@ -12,7 +12,7 @@ use pleach_model::{ModelError, Runner, Sequence};
 use crate::chunk::ChunkPace;
 use crate::running::{Phase, Running};
 use crate::target::{self, Runners};
-use crate::{Engine, EngineError, MAX_SPEC_ROWS};
+use crate::{Engine, EngineError, MAX_PREFILL_CHUNK, MAX_SPEC_ROWS};
 
 /// Takes requests on, pass by pass: every text that is written drafts its tree, and of those that still read, one reads on.
 ///
@@ -75,7 +75,8 @@ impl Forest {
         // Those who wait longest for a pass read first.
         let reader = reading.into_iter().min_by_key(|running| running.last_read());
         let chunk = reader.as_ref().map_or(0, |reader| {
-            let most = engine.prefill_chunk();
+            // Room for the trees is left in the largest pass.
+            let most = engine.prefill_chunk().min(MAX_PREFILL_CHUNK.saturating_sub(MAX_SPEC_ROWS.max(writing.len())));
             let tokens = if writing.is_empty() { most } else { self.chunks.tokens(costs.seconds(writing.len()), most) };
             reader.next_chunk(tokens).len()
         });
