@@ -12,6 +12,7 @@ use pleach_engine::{
     Request, Role, Settings, Speculation, TokenEvent,
 };
 use proptest::prelude::*;
+use sha2::{Digest as _, Sha256};
 
 use support::{open, plain, prompt, run, sampled};
 
@@ -276,6 +277,36 @@ fn files_that_were_changed_or_cut_are_left_alone() {
         assert_eq!((text, tokens), cold(&engine, &Prompt::Tokens(parting(7)), plain(4)));
         fs::write(file, &whole).unwrap();
     }
+}
+
+/// A file with the right checksum and wrong numbers is what only a comparison can find.
+#[test]
+fn a_state_that_gives_other_logits_is_found_and_dropped() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    fill(&engine, dir.path());
+    let [file] = &files(dir.path())[..] else { panic!("{:?}", files(dir.path())) };
+    let mut bytes = fs::read(file).unwrap();
+    let end = bytes.len() - 32;
+    // Near the end are the recurrent states of the last layers.
+    bytes[end / 2..end / 2 + 400].iter_mut().for_each(|byte| *byte ^= 0x11);
+    let hash = Sha256::digest(&bytes[..end]);
+    bytes[end..].copy_from_slice(&hash);
+    fs::write(file, bytes).unwrap();
+
+    let mut verifying = on_disk(dir.path());
+    verifying.verify = 1.0;
+    let mut batch = batch(&engine, &verifying);
+    let (text, tokens, finished) = ask(&mut batch, &Prompt::Tokens(parting(7)), plain(4));
+    assert_eq!((text, tokens), cold(&engine, &Prompt::Tokens(parting(7)), plain(4)));
+    assert_eq!(finished.usage.cached_tokens, 0, "what was compared was read from the start");
+    let stats = batch.prefix_cache();
+    assert_eq!((stats.verified, stats.mismatches), (1, 1));
+    drop(batch);
+    assert!(files(dir.path()).len() <= 1, "the wrong file is gone; a right one may have taken its place");
+    let mut next = self::batch(&engine, &verifying);
+    ask(&mut next, &Prompt::Tokens(parting(8)), plain(4));
+    assert_eq!(next.prefix_cache().mismatches, 0);
 }
 
 /// PC-13.
