@@ -2,13 +2,14 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use axum::http::StatusCode;
 use pleach_engine::{Engine, EngineError};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::error::{ApiError, chain};
 use crate::gate::Thoughts;
@@ -32,6 +33,8 @@ pub(crate) struct App {
     failure: Mutex<Option<ServeError>>,
     /// Told when the model could not be opened.
     failed: Notify,
+    /// Requests that may be prepared at the same time.
+    pub(crate) preparing: Arc<Semaphore>,
 }
 
 /// An open model and what belongs to it.
@@ -58,6 +61,7 @@ impl Server {
             ready: OnceLock::new(),
             failure: Mutex::new(None),
             failed: Notify::new(),
+            preparing: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4))),
         };
         Self { app: Arc::new(app) }
     }

@@ -105,8 +105,13 @@ pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner)
     app.ready()?;
     let shared = Arc::clone(app);
     let submitted = Instant::now();
+    // Encoding takes many times the memory of its text, and each thread keeps what it once took: few at a time.
+    let permit = Arc::clone(&app.preparing).acquire_owned().await;
     // Rendering, encoding and grammars take milliseconds for long prompts: not on the threads of connections.
-    let prepare = move || prepare(&shared, generate, owner, submitted);
+    let prepare = move || {
+        let _permit = permit;
+        prepare(&shared, generate, owner, submitted)
+    };
     match tokio::task::spawn_blocking(prepare).await {
         Ok(running) => running,
         Err(error) => {
