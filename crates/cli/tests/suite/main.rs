@@ -15,6 +15,8 @@ mod output;
 mod pty;
 mod refusals;
 #[cfg(unix)]
+mod serving;
+#[cfg(unix)]
 mod stopping;
 mod support;
 #[cfg(unix)]

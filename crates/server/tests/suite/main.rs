@@ -5,6 +5,7 @@
 mod answers;
 mod cancel;
 mod company;
+mod faults;
 mod guarded;
 mod malformed;
 mod protocols;
