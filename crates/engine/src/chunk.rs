@@ -19,7 +19,7 @@ pub(crate) struct ChunkPace {
 }
 
 impl ChunkPace {
-    /// Tokens for a pass beside texts whose own pass takes `plain_s`; `most` if nobody waits, which is `None`.
+    /// Tokens for a pass beside texts whose own pass takes `plain_s`, if that is known; at most `most`.
     pub(crate) fn tokens(&self, plain_s: Option<f64>, most: usize) -> usize {
         let tokens = match (plain_s, self.token_s) {
             (Some(plain_s), Some(token_s)) => ((PASSES - 1.0) * plain_s / token_s) as usize,

@@ -8,8 +8,9 @@ use crate::Engine;
 use crate::engine::EncodedPrompt;
 use crate::prefix_cache::{CacheOwner, Found, Kept, SharedCache};
 
-/// A state is not worth its memory for fewer tokens.
-const FEWEST: usize = 16;
+/// A state is kept for so many tokens more at least: a pass has to end where one is kept, and a short pass costs as much as some
+/// tokens of a long one.
+const FEWEST: usize = 32;
 
 /// What keeps the states of one request.
 #[derive(Debug)]

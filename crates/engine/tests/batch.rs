@@ -360,10 +360,10 @@ fn prefixes_are_shared_by_requests_of_one_owner_only() {
     assert_eq!(cached(&mut batch, "1", prompt(40)), 0);
     assert_eq!(cached(&mut batch, "2", prompt(40)), 0);
     assert_eq!(cached(&mut batch, "1", prompt(40)), 40);
-    // Two prompts part after 30 tokens; the third that begins so finds a state there.
-    let other = |token| [prompt(30), vec![token; 9]].concat();
+    // Two prompts part after 38 tokens; the third that begins so finds a state there.
+    let other = |token| [prompt(38), vec![token; 9]].concat();
     assert_eq!(cached(&mut batch, "1", other(7)), 0);
-    assert_eq!(cached(&mut batch, "1", other(8)), 30);
+    assert_eq!(cached(&mut batch, "1", other(8)), 38);
     assert_eq!(cached(&mut batch, "2", other(9)), 0);
 }
 
