@@ -227,7 +227,8 @@ impl Engine {
     }
 
     fn turn_ends(&self, prompt: Rendered<'_>) -> Vec<usize> {
-        let template = self.0.template.as_ref();
+        // A prompt that will be refused needs none.
+        let template = self.0.template.as_ref().filter(|_| prompt.tokens.len() < self.info().context);
         template.map(|template| turn_ends(template, self.tokenizer(), prompt)).unwrap_or_default()
     }
 
