@@ -1,5 +1,6 @@
 //! What is asked of the hub over HTTP, and what its refusals mean.
 
+use std::io;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -38,22 +39,32 @@ pub(crate) struct RemoteFile {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: HubError,
-    /// Whether it may work the next time.
-    pub(crate) passing: bool,
+    pub(crate) outlook: Outlook,
     /// The pause that the hub asks for.
     pub(crate) pause: Option<Duration>,
+}
+
+/// Whether it may work the next time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// It will not.
+    Lasting,
+    /// Nobody answered at all: the name is unknown, nobody listens, or there is no network.
+    Unanswered,
+    /// It may.
+    Passing,
 }
 
 impl Failure {
     /// One that may pass.
     pub(crate) fn passing(error: HubError) -> Self {
-        Self { error, passing: true, pause: None }
+        Self { error, outlook: Outlook::Passing, pause: None }
     }
 }
 
 impl From<HubError> for Failure {
     fn from(error: HubError) -> Self {
-        Self { error, passing: false, pause: None }
+        Self { error, outlook: Outlook::Lasting, pause: None }
     }
 }
 
@@ -148,7 +159,7 @@ impl Client {
             }
             _ => Failure {
                 error: HubError::Status { url: url.to_owned(), status },
-                passing: status == 429 || status == 408 || status >= 500,
+                outlook: if matches!(status, 408 | 429 | 500..) { Outlook::Passing } else { Outlook::Lasting },
                 pause: header("retry-after").and_then(|seconds| seconds.trim().parse().ok()).map(Duration::from_secs),
             },
         }
@@ -218,19 +229,37 @@ fn bad_answer(url: &str, what: String) -> Failure {
     HubError::BadAnswer { url: url.to_owned(), what }.into()
 }
 
-/// Whether a failure of the network may pass: broken addresses and certificates do not.
 fn unreachable(url: &str, source: ureq::Error) -> Failure {
-    use ureq::Error;
-    let lasting = matches!(
-        source,
+    let outlook = outlook(&source);
+    Failure { error: HubError::Unreachable { url: url.to_owned(), source: Box::new(source) }, outlook, pause: None }
+}
+
+/// Whether a failure of the network may pass: broken addresses and certificates do not.
+fn outlook(error: &ureq::Error) -> Outlook {
+    use ureq::{Error, Timeout};
+    match error {
         Error::BadUri(_)
-            | Error::Tls(_)
-            | Error::RequireHttpsOnly(_)
-            | Error::InvalidProxyUrl
-            | Error::TooManyRedirects
-    );
-    let error = HubError::Unreachable { url: url.to_owned(), source: Box::new(source) };
-    Failure { error, passing: !lasting, pause: None }
+        | Error::Tls(_)
+        | Error::RequireHttpsOnly(_)
+        | Error::InvalidProxyUrl
+        | Error::TooManyRedirects => Outlook::Lasting,
+        Error::HostNotFound | Error::ConnectionFailed | Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
+            Outlook::Unanswered
+        }
+        Error::Io(error) if !is_cut(error.kind()) => Outlook::Unanswered,
+        _ => Outlook::Passing,
+    }
+}
+
+/// Whether an error is of a connection that stood. Of the others, that of a name that nobody knows has no kind.
+fn is_cut(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof, WouldBlock,
+    };
+    matches!(
+        kind,
+        BrokenPipe | ConnectionAborted | ConnectionReset | Interrupted | TimedOut | UnexpectedEof | WouldBlock
+    )
 }
 
 fn is_loopback(endpoint: &str) -> bool {
@@ -267,6 +296,16 @@ mod tests {
     fn addresses_are_encoded() {
         assert_eq!(encode("Q8_0/a b#?é.gguf", Slashes::Kept), "Q8_0/a%20b%23%3F%C3%A9.gguf");
         assert_eq!(encode("refs/pr/1", Slashes::Encoded), "refs%2Fpr%2F1");
+    }
+
+    #[test]
+    fn nobody_who_answers_is_told_from_a_cut() {
+        let io = |kind: io::ErrorKind| outlook(&ureq::Error::Io(kind.into()));
+        assert_eq!(outlook(&ureq::Error::HostNotFound), Outlook::Unanswered);
+        assert_eq!(outlook(&ureq::Error::Io(io::Error::other("failed to lookup address"))), Outlook::Unanswered);
+        assert_eq!(io(io::ErrorKind::ConnectionRefused), Outlook::Unanswered);
+        assert_eq!(io(io::ErrorKind::ConnectionReset), Outlook::Passing);
+        assert_eq!(outlook(&ureq::Error::TooManyRedirects), Outlook::Lasting);
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub struct HubOptions {
 /// How often a transfer is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Failures in a row, none of which brought a byte, after which a transfer is given up.
+    /// Failures in a row, none of which brought a byte, after which a transfer is given up. A hub that does not answer
+    /// the first question is asked once more at most.
     pub attempts: u32,
     /// Pause after the first failure; it doubles with each.
     pub first_pause: Duration,

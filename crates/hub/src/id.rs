@@ -76,12 +76,15 @@ fn check_part(part: &str) -> Result<(), &'static str> {
 }
 
 impl ModelId {
-    /// Reads `owner/name`, optionally with `:file` or `:quantization`, optionally with `@revision`.
+    /// Reads `owner/name`, optionally with `:file` or `:quantization`, optionally with `@revision`. The address of a model's
+    /// page on the public hub, as browsers show it, will do as well.
     ///
     /// # Errors
     /// [`HubError::BadId`] says what is wrong with the text.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         let refuse = |reason| HubError::BadId { text: text.to_owned(), reason };
+        let page = page(text);
+        let text = page.as_deref().unwrap_or(text);
         let end = text.find([':', '@']).unwrap_or(text.len());
         let repo = RepoId::parse(&text[..end]).map_err(|error| match error {
             HubError::BadId { reason, .. } => refuse(reason),
@@ -113,6 +116,13 @@ impl ModelId {
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or(MAIN)
     }
+}
+
+/// The model of `https://huggingface.co/owner/name` and `.../owner/name/tree/revision`.
+fn page(address: &str) -> Option<String> {
+    let address = address.strip_prefix("https://").unwrap_or(address);
+    let path = address.strip_prefix("huggingface.co/").or_else(|| address.strip_prefix("hf.co/"))?;
+    Some(path.trim_end_matches('/').replacen("/tree/", "@", 1))
 }
 
 impl fmt::Display for RepoId {
@@ -153,6 +163,9 @@ mod tests {
         assert_eq!(parts("a/b@refs/pr/1"), ("a/b".to_owned(), None, some("refs/pr/1")));
         assert_eq!(parts("a/b@v1:Q4_0"), ("a/b".to_owned(), some("Q4_0"), some("v1")));
         assert_eq!(parts("gpt2").0, "gpt2");
+        assert_eq!(parts("https://huggingface.co/a/b"), parts("a/b"));
+        assert_eq!(parts("hf.co/a/b:Q4_0"), parts("a/b:Q4_0"));
+        assert_eq!(parts("https://huggingface.co/a/b/tree/v1/"), parts("a/b@v1"));
         assert_eq!(ModelId::parse("a/b@v1:Q4_0").unwrap().to_string(), "a/b:Q4_0@v1");
     }
 

@@ -224,7 +224,7 @@ impl Hub {
         if self.options.offline {
             return Err(HubError::Offline { id: id.to_string(), cache: self.cache.root().to_owned() });
         }
-        let mut attempts = Attempts::new(self.options.retry);
+        let mut attempts = Attempts::of_first_contact(self.options.retry);
         loop {
             let failure = match self.client.listing(id) {
                 Ok(listing) => return Ok(listing),

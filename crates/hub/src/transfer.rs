@@ -11,7 +11,7 @@ use ureq::Body;
 use ureq::http::{Response, StatusCode, header};
 
 use crate::cache::{Repository, create_dir};
-use crate::client::{Client, Failure, RemoteFile};
+use crate::client::{Client, Failure, Outlook, RemoteFile};
 use crate::digest::{FileHash, Hasher};
 use crate::{HubError, PullEvent, Retry};
 
@@ -263,13 +263,21 @@ impl Part {
 #[derive(Debug)]
 pub(crate) struct Attempts {
     retry: Retry,
+    /// Failures in a row after which a hub that does not answer is given up.
+    unanswered: u32,
     failures: u32,
     best: u64,
 }
 
 impl Attempts {
     pub(crate) fn new(retry: Retry) -> Self {
-        Self { retry, failures: 0, best: 0 }
+        Self { retry, unanswered: retry.attempts, failures: 0, best: 0 }
+    }
+
+    /// The same for a hub that was not heard of yet. If it does not answer twice, it is most likely not there, and waiting
+    /// for it would only delay the news.
+    pub(crate) fn of_first_contact(retry: Retry) -> Self {
+        Self { unanswered: retry.attempts.min(2), ..Self::new(retry) }
     }
 
     /// The pause before the next try; the error if there is to be none. Whoever has got further than ever, to byte
@@ -285,7 +293,12 @@ impl Attempts {
             (self.best, self.failures) = (done, 0);
         }
         self.failures += 1;
-        if !failure.passing || self.failures >= self.retry.attempts {
+        let most = match failure.outlook {
+            Outlook::Lasting => 1,
+            Outlook::Unanswered => self.unanswered,
+            Outlook::Passing => self.retry.attempts,
+        };
+        if self.failures >= most {
             return Err(failure.error);
         }
         let doubled = self.retry.first_pause.saturating_mul(1 << (self.failures - 1).min(16));

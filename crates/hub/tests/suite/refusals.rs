@@ -93,9 +93,11 @@ fn a_wait_has_an_end() {
 fn a_hub_that_is_not_there() {
     let fake = FakeHub::new(model());
     let setup = Setup::with(&fake, |options| options.endpoint = "http://127.0.0.1:9".to_owned());
-    let error = setup.pull().unwrap_err();
+    let (result, retries) = setup.pull_with_retries();
+    let error = result.unwrap_err();
     assert!(error.to_string().starts_with("cannot reach http://127.0.0.1:9/api/models/org/model/"), "{error}");
     assert!(error.hint().unwrap().starts_with("check the network"));
+    assert_eq!(retries.len(), 1, "{retries:?}");
 }
 
 #[test]
