@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pleach_checkpoint::{
-    DrafterCheckpoint, DrafterLayout, ModelConfig, Tensor, TensorMap, WeaverCheckpoint, drafter_beside,
+    Checkpoint, DrafterCheckpoint, DrafterLayout, ModelConfig, Tensor, TensorMap, WeaverCheckpoint, drafter_beside,
 };
 use pleach_model::{DFlash, Model, Weaver};
 use pleach_text::Tokenizer;
@@ -57,6 +57,24 @@ fn open_at(path: &Path, target: &Target<'_>, options: &EngineOptions) -> Result<
     }
     let vocabulary = (tokenizer, model.config().vocab_size);
     draft_model::open(path, vocabulary, model, options).map(CostlyRunner::Model)
+}
+
+/// Bytes of the weights of the drafter that [`open`] would open; 0 where there is none, or none that can be read.
+pub(crate) fn weight_bytes(path: &Path, options: &EngineOptions) -> u64 {
+    if !options.speculation.asks_draft_model() {
+        return 0;
+    }
+    let Some(drafter) = options.draft_model.clone().or_else(|| drafter_beside(path)) else { return 0 };
+    let bytes = |tensors: &TensorMap| tensors.iter().map(|tensor| tensor.size_bytes() as u64).sum::<u64>();
+    if DrafterLayout::of(&drafter).is_none() {
+        return Checkpoint::open(&drafter).map_or(0, |draft| bytes(&draft.tensors));
+    }
+    let weaver = match options.speculation {
+        Speculation::DFlash => None,
+        _ => WeaverCheckpoint::open(&drafter).ok().flatten(),
+    };
+    let weaver_bytes = weaver.map_or(0, |weaver| bytes(&weaver.tensors));
+    DrafterCheckpoint::open(&drafter).map_or(0, |drafter| bytes(&drafter.tensors)) + weaver_bytes
 }
 
 /// Looks at the trained drafter that was named or that lies beside the model at `path`, without loading it.

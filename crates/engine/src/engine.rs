@@ -56,7 +56,7 @@ struct Inner {
 pub struct LoadProgress {
     /// Bytes of matrices, as stored in the files, that the device has.
     pub done_bytes: u64,
-    /// Bytes of all weights of the model; those of a drafter are not counted.
+    /// Bytes of all weights, those of a drafter included, which count once all of them are there.
     pub total_bytes: u64,
 }
 
@@ -107,7 +107,8 @@ impl Engine {
         let fingerprint = Fingerprint::of(&config, tensors.iter(), options, &device.arithmetic());
         // A drafter reads its target's output matrix as it is stored. The bytes are those of the mapped file.
         let head = tensors.get("lm_head.weight").or_else(|| tensors.get("embed_tokens.weight")).cloned();
-        let total_bytes = tensors.iter().map(|tensor| tensor.size_bytes() as u64).sum();
+        let model_bytes: u64 = tensors.iter().map(|tensor| tensor.size_bytes() as u64).sum();
+        let total_bytes = model_bytes + drafter::weight_bytes(path, options);
         let mut loaded = |bytes| progress(LoadProgress { done_bytes: bytes as u64, total_bytes });
         let model = Arc::new(Model::load_watched(config, tensors, device, &options.load_options(), &mut loaded)?);
         let plan = model.memory_plan();
@@ -118,6 +119,7 @@ impl Engine {
         let mut info = about.with_plan(model.device().describe(), plan, context, &limits);
         let target = drafter::Target { model: &model, tokenizer: &tokenizer, head: head.as_ref() };
         let draft = drafter::open(path, &target, options, &mut info.warnings)?;
+        progress(LoadProgress { done_bytes: total_bytes, total_bytes });
         let runners = runners(&model, draft, options.speculation)?;
         Ok(Self(Arc::new(Inner {
             least_share: runners.costly.as_ref().map_or(0.0, |costly| costly.least_share(&model)),
@@ -227,8 +229,7 @@ impl Engine {
     }
 
     fn turn_ends(&self, prompt: Rendered<'_>) -> Vec<usize> {
-        // A prompt that will be refused needs none.
-        let template = self.0.template.as_ref().filter(|_| prompt.tokens.len() < self.info().context);
+        let template = self.0.template.as_ref();
         template.map(|template| turn_ends(template, self.tokenizer(), prompt)).unwrap_or_default()
     }
 

@@ -192,7 +192,7 @@ fn formats(tensors: &[TensorInfo]) -> Vec<FormatShare> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Engine, LoadProgress};
+    use crate::{Engine, LoadProgress, Speculation};
 
     fn checkout(path: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
@@ -233,9 +233,21 @@ mod tests {
         let (model, options) = (checkout("fixtures/tiny-qwen35"), EngineOptions::default());
         Engine::open_watched(&model, &options, &mut |loaded| told.push(loaded)).unwrap();
         assert!(told.is_sorted_by_key(|loaded| loaded.done_bytes));
-        let last = told.last().unwrap();
-        // Only vectors are not counted.
+        let [.., last, end] = told[..] else { panic!("{told:?}") };
+        // Only vectors are not counted on the way.
         assert!(last.done_bytes <= last.total_bytes && last.done_bytes > last.total_bytes * 9 / 10, "{last:?}");
-        assert!(told.len() > 20 && told[0].done_bytes > 0);
+        assert!(told.len() > 20 && told[0].done_bytes > 0 && end.done_bytes == end.total_bytes);
+    }
+
+    #[test]
+    fn the_weights_of_a_drafter_count_in_loading() {
+        let total_bytes = |speculation| {
+            let (mut total, options) = (0, EngineOptions { speculation, ..EngineOptions::default() });
+            let mut told = |loaded: LoadProgress| total = loaded.total_bytes;
+            Engine::open_watched(&checkout("models/pleach-mini"), &options, &mut told).unwrap();
+            total
+        };
+        let (alone, drafted) = (total_bytes(Speculation::Off), total_bytes(Speculation::Auto));
+        assert!(drafted > alone, "{drafted} bytes with the drafter, {alone} without");
     }
 }
