@@ -2,8 +2,10 @@
 # From a fresh clone to an answer of the bundled model: builds, and asks.
 #
 #   scripts/quickstart.sh "Write a python function to merge two sorted lists"
+#
+# Words after the question are flags of `pleach`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-echo "building pleach: some minutes the first time" >&2
+echo "building pleach: some minutes the first time, half an hour on a slow or busy machine" >&2
 cargo build --release --package pleach-cli
-exec "${CARGO_TARGET_DIR:-target}/release/pleach" -m "${1:-Write a python function to merge two sorted lists}"
+exec "${CARGO_TARGET_DIR:-target}/release/pleach" -m "${1:-Write a python function to merge two sorted lists}" "${@:2}"

@@ -51,7 +51,7 @@ Examples:
   pleach bench model.gguf                        how fast it runs here
   pleach serve --model model.gguf                answer over HTTP on port 8000
 
-`pleach run --help` says more about prompts and models.";
+`pleach help run` says more about prompts and models.";
 
 const RUN_EXAMPLES: &str = "\
 The prompt:
@@ -74,7 +74,6 @@ Exit codes:
 /// Runs language models on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "pleach", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
-#[command(disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,

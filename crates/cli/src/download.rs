@@ -7,7 +7,7 @@ use pleach_hub::{Hub, HubError, ModelId, PlannedFile, PullEvent, Pulled};
 
 use crate::error::CliError;
 use crate::footer;
-use crate::output::printable;
+use crate::output::one_line;
 use crate::progress::{CLEAR, Progress, byte_bar, print};
 
 /// A download with a bar on terminals, and a line before it anywhere else.
@@ -102,7 +102,7 @@ impl<'a> Download<'a> {
         if self.quiet {
             return;
         }
-        let line = format!("{}{}\n", if self.live { CLEAR } else { "" }, printable(note));
+        let line = format!("{}{}\n", if self.live { CLEAR } else { "" }, one_line(note));
         match self.bar.get() {
             Some(bar) => bar.suspend(|| print(&line)),
             None => print(&line),

@@ -11,7 +11,7 @@ use pleach_hub::HubError;
 use pleach_server::ServeError;
 
 use crate::args::Cli;
-use crate::output::printable;
+use crate::output::one_line;
 
 /// Errors of the command line.
 #[derive(Debug, thiserror::Error)]
@@ -218,15 +218,14 @@ impl CliError {
 
     /// Prints the error with its causes and a hint.
     pub(crate) fn print(&self) {
-        let mut text = format!("error: {self}\n");
+        // Names of files and words of a model's template are in it: whatever they hold, each of these stays one line.
+        let mut text = format!("error: {}\n", one_line(&self.to_string()));
         for cause in self.causes() {
-            text += &format!("  caused by: {cause}\n");
+            text += &format!("  caused by: {}\n", one_line(&cause));
         }
         if let Some(hint) = self.hint() {
-            text += &format!("hint: {hint}\n");
+            text += &format!("hint: {}\n", one_line(&hint));
         }
-        // Names of files and words of a model's template are in it, whoever reads it.
-        let text = printable(&text);
         // Where standard error is closed too, the exit code is all that can be said.
         let _ = io::stderr().write_all(text.as_bytes());
     }
@@ -278,7 +277,7 @@ impl CliError {
             }
             Self::NoPrompts { .. } => "each line is a JSON object with a list of chat `messages`",
             Self::TestTooLong(_) => "lower `--depth`, `--prompt` or `--generate`",
-            Self::NoCommand { word } if word == "help" => "`pleach --help` lists commands and flags",
+            Self::NoCommand { .. } if is_help() => "`pleach help` lists commands and flags",
             Self::NoCommand { word } => {
                 return Some(format!("to ask it, `pleach -m \"{word}\"`; a prompt of several words needs quotes"));
             }
@@ -303,6 +302,7 @@ impl CliError {
             }
             Self::Hub(error) => return error.hint(),
             Self::Engine(error) => return engine_hint(error),
+            Self::Serve(ServeError::KeyRequired { .. }) => "`pleach serve` without `--host` is for this machine alone",
             Self::Serve(ServeError::Bind { .. }) => "another program may listen there: `--port` takes another port",
             Self::Read { .. }
             | Self::Write(_)
@@ -313,6 +313,11 @@ impl CliError {
         };
         Some(hint.to_owned())
     }
+}
+
+/// Whether this process was asked for a help page.
+fn is_help() -> bool {
+    env::args_os().nth(1).is_some_and(|word| word == "help")
 }
 
 /// The command whose help page explains the flags of this process.

@@ -30,13 +30,8 @@ impl Interrupts {
     /// A token that the next Ctrl-C cancels.
     pub(crate) fn stoppable(&self) -> CancelToken {
         let work = CancelToken::new();
-        self.stop(&work);
-        work
-    }
-
-    /// The next Ctrl-C cancels this.
-    pub(crate) fn stop(&self, work: &CancelToken) {
         *self.current() = Some(work.clone());
+        work
     }
 
     /// Until the end of what it returns, keys that are pressed do not show.

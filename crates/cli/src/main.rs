@@ -20,6 +20,7 @@ mod prompt;
 mod render;
 mod style;
 mod table;
+mod wrap;
 
 use std::process::ExitCode;
 

@@ -13,7 +13,7 @@ pub(crate) struct Markdown {
     held: String,
     place: Place,
     /// The fence that ends the block of code.
-    fence: Option<String>,
+    fence: Option<Fence>,
     /// How the line is shown, as in a heading.
     line_style: &'static str,
     /// The last character that was shown.
@@ -82,7 +82,7 @@ impl Markdown {
             Kind::Fence => {
                 styled(shown, DIM, &self.held);
                 self.fence = match self.fence.take() {
-                    None => Some(fence_of(line).to_owned()),
+                    None => Fence::opened_by(line),
                     Some(_) => None,
                 };
                 self.held.clear();
@@ -114,15 +114,9 @@ impl Markdown {
 
     fn kind(&self, line: &str, line_ends: bool) -> Kind {
         if let Some(fence) = &self.fence {
-            let rest = line.trim_end_matches(' ');
             return match () {
-                () if line_ends
-                    && rest.starts_with(fence.as_str())
-                    && rest.trim_matches(fence_char(fence)).is_empty() =>
-                {
-                    Kind::Fence
-                }
-                () if !line_ends && fence.starts_with(rest) | rest.starts_with(fence.as_str()) => Kind::Unclear,
+                () if line_ends && fence.is_closed_by(line) => Kind::Fence,
+                () if !line_ends && fence.may_be_closed_by(line) => Kind::Unclear,
                 () => Kind::Text,
             };
         }
@@ -208,6 +202,34 @@ impl Markdown {
     fn show(&mut self, shown: &mut String, style: &str, text: &str) {
         styled(shown, style, text);
         self.before = text.chars().next_back().or(self.before);
+    }
+}
+
+/// The line that a block of code begins with, and that ends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fence {
+    mark: char,
+    length: usize,
+}
+
+impl Fence {
+    /// The fence that a whole line is, if it is one: three marks or more, then the language.
+    pub(crate) fn opened_by(line: &str) -> Option<Self> {
+        let line = line.trim_start_matches(' ');
+        let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+        let length = line.chars().take_while(|&c| c == mark).count();
+        (length >= 3).then_some(Self { mark, length })
+    }
+
+    /// Whether a whole line ends the block.
+    pub(crate) fn is_closed_by(&self, line: &str) -> bool {
+        let line = line.trim_matches(' ');
+        line.len() >= self.length && line.trim_start_matches(self.mark).is_empty()
+    }
+
+    /// Whether the start of a line may become one that ends the block.
+    fn may_be_closed_by(&self, start: &str) -> bool {
+        start.trim_matches(' ').trim_start_matches(self.mark).is_empty()
     }
 }
 
@@ -316,16 +338,6 @@ fn mark_run(text: &str) -> usize {
         Some(mark) => text.chars().take_while(|&c| c == mark).count() * mark.len_utf8(),
         None => 0,
     }
-}
-
-fn fence_of(line: &str) -> &str {
-    let mark = fence_char(line);
-    let length = line.chars().take_while(|&c| c == mark).count();
-    &line[..length]
-}
-
-fn fence_char(fence: &str) -> char {
-    if fence.starts_with('~') { '~' } else { '`' }
 }
 
 fn styled(shown: &mut String, style: &str, text: &str) {

@@ -28,7 +28,7 @@ impl Finder {
     pub(crate) fn find(&self, model: Option<&str>, progress: &mut Progress) -> Result<Located, CliError> {
         let from_environment = if model.is_none() { model_variable()? } else { None };
         let model = model.or(from_environment.as_deref()).or(self.default_model.as_deref());
-        let Some((name, id)) = model.and_then(|name| Some((name, hub_id(name)?))) else {
+        let Some(id) = model.and_then(hub_id) else {
             return self.local(model);
         };
         let hub = self.hub()?;
@@ -37,7 +37,7 @@ impl Finder {
             cached => cached.map_err(CliError::Hub),
         };
         let resolved = resolved.map_err(|error| self.with_close_name(error, model))?;
-        Ok(Located { path: resolved.path, name: name.to_owned() })
+        Ok(Located { path: resolved.path, name: id.to_string() })
     }
 
     /// A model by its path, or by its name if it lies where the default is looked for; the default without either.
@@ -47,7 +47,9 @@ impl Finder {
             Err(error @ EngineError::NoSuchModel { .. }) => error,
             found => return found.map_err(CliError::from_engine),
         };
-        let named = local_models(&environment).into_iter().find(|local| Some(local.name.as_str()) == model);
+        let named = local_models(&environment)
+            .into_iter()
+            .find(|local| model.map(|name| name.trim_end_matches('/')) == Some(local.name.as_str()));
         named.ok_or_else(|| self.with_close_name(CliError::from_engine(error), model))
     }
 
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn paths_are_told_from_ids() {
-        for id in ["Qwen/Qwen3-0.6B", "a/b:Q4_K_M", "a/b:c.gguf", "a/b@v1"] {
+        for id in ["Qwen/Qwen3-0.6B", "a/b:Q4_K_M", "a/b:c.gguf", "a/b@v1", "https://huggingface.co/a/b", "hf.co/a/b"] {
             assert!(hub_id(id).is_some(), "{id}");
         }
         for path in ["./a", "/no/such/model", "models/x.gguf", "smollm", "a/b/c", "../src", "a\\b"] {

@@ -34,17 +34,24 @@ pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
 
 /// A line on standard error. That it cannot be written is no reason to fail: what was asked for was done.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", printable(line));
+    let _ = writeln!(io::stderr(), "{}", one_line(line));
+}
+
+/// The same for a text that has lines of its own.
+pub(crate) fn say_text(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", printable(text));
 }
 
 /// The same, faint where that shows.
 pub(crate) fn say_dim(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", Style::of_stderr().dim(&printable(line)));
+    let _ = writeln!(io::stderr(), "{}", Style::of_stderr().dim(&one_line(line)));
 }
 
-/// The text as a part of one line: [`printable`], and its line breaks are symbols as well.
+/// The text as a part of one line: [`printable`], its line breaks are symbols as well, and nothing in it turns the
+/// direction of what follows.
 pub(crate) fn one_line(text: &str) -> String {
-    printable(text).replace('\n', "\u{240a}").replace('\t', " ")
+    let turns = |character| matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    printable(text).replace('\n', "\u{240a}").replace('\t', " ").replace(turns, "\u{fffd}")
 }
 
 /// The text with control characters shown as symbols, so that neither a model nor a file's name can move the cursor,

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pleach_engine::{Event, LoadProgress};
-use terminal_size::{Width, terminal_size_of};
 
 use crate::output::one_line;
-use crate::style::Style;
+use crate::style::{Style, stderr_columns};
 
 /// The line. It shows on terminals only.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ pub(crate) fn byte_bar(message: &str, done: u64, total: u64) -> ProgressBar {
     let message = one_line(message);
     // Besides the message: numbers of at most 50 characters, and a bar that is worth the name.
     let needed = message.chars().count() + 60;
-    let template = if needed <= columns() { BAR } else { NARROW_BAR };
+    let template = if needed <= stderr_columns() { BAR } else { NARROW_BAR };
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(message);
     bar.set_position(done);
@@ -81,7 +80,7 @@ impl Progress {
             self.shown = true;
             self.since = Instant::now();
             // A line that the terminal breaks could not be taken away.
-            let line: String = one_line(note).chars().take(columns().saturating_sub(1)).collect();
+            let line: String = one_line(note).chars().take(stderr_columns().saturating_sub(1)).collect();
             print(&format!("{CLEAR}{line}"));
         }
     }
@@ -118,11 +117,6 @@ impl Progress {
             print(CLEAR);
         }
     }
-}
-
-/// Columns of the terminal; those of the oldest ones where it does not say.
-fn columns() -> usize {
-    terminal_size_of(io::stderr()).map_or(80, |(Width(columns), _)| usize::from(columns))
 }
 
 /// A note that cannot be shown is no reason to stop.

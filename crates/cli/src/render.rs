@@ -2,7 +2,7 @@
 //!
 //! A thought comes before the answer. On a terminal with color it is dimmed; anywhere else it stands between the lines
 //! `<think>` and `</think>`. A blank line follows it in both cases. It may be left out as well. On a terminal with color
-//! the answer's Markdown is rendered; anywhere else it is text.
+//! the answer's Markdown is rendered; anywhere else it is text. On every terminal lines end between words.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -11,7 +11,8 @@ use pleach_engine::Event;
 
 use crate::markdown::Markdown;
 use crate::output::printable;
-use crate::style::{DIM, RESET, Style};
+use crate::style::{DIM, RESET, Style, stdout_columns};
+use crate::wrap::Wrap;
 
 /// Writes an answer as it comes.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct AnswerWriter<W> {
     style: Style,
     thoughts: Thoughts,
     markdown: Markdown,
+    wrap: Wrap,
     part: Part,
     /// Whether the next character starts a line.
     at_line_start: bool,
@@ -43,8 +45,8 @@ enum Part {
 
 impl<W: Write> AnswerWriter<W> {
     pub(crate) fn new(out: W, style: Style, thoughts: Thoughts) -> Self {
-        let (markdown, part) = (Markdown::default(), Part::Nothing);
-        Self { out, style, thoughts, markdown, part, at_line_start: true }
+        let (markdown, wrap, part) = (Markdown::default(), Wrap::default(), Part::Nothing);
+        Self { out, style, thoughts, markdown, wrap, part, at_line_start: true }
     }
 
     /// Writes what an event adds, and sees to it that it shows at once.
@@ -65,8 +67,8 @@ impl<W: Write> AnswerWriter<W> {
             Part::Reasoning => self.close_reasoning()?,
             Part::Answer => {
                 let held = self.markdown.finish();
-                self.out.write_all(held.as_bytes())?;
                 self.at_line_start &= held.is_empty();
+                self.write(&held)?;
                 self.end_line()?;
             }
         }
@@ -85,14 +87,29 @@ impl<W: Write> AnswerWriter<W> {
             self.part = part;
         }
         let shown = if self.style.terminal { printable(text) } else { Cow::Borrowed(text) };
-        // Reset after every piece: a process that is killed leaves the terminal as it was.
-        match part {
-            Part::Reasoning if self.style.color => write!(self.out, "{DIM}{shown}{RESET}")?,
-            Part::Answer if self.style.color => self.out.write_all(self.markdown.push(&shown).as_bytes())?,
-            _ => self.out.write_all(shown.as_bytes())?,
-        }
+        let rendered = match part {
+            Part::Answer if self.style.color => Cow::Owned(self.markdown.push(&shown)),
+            _ => shown,
+        };
         self.at_line_start = text.ends_with('\n');
-        Ok(())
+        self.write(&rendered)
+    }
+
+    /// Writes text, on a terminal as far as its words are whole.
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        if !self.style.terminal {
+            return self.out.write_all(text.as_bytes());
+        }
+        let wrapped = self.wrap.push(text, stdout_columns());
+        self.write_wrapped(&wrapped)
+    }
+
+    fn write_wrapped(&mut self, text: &str) -> io::Result<()> {
+        match self.part {
+            // Reset after every piece: a process that is killed leaves the terminal as it was.
+            Part::Reasoning if self.style.color && !text.is_empty() => write!(self.out, "{DIM}{text}{RESET}"),
+            _ => self.out.write_all(text.as_bytes()),
+        }
     }
 
     fn close_reasoning(&mut self) -> io::Result<()> {
@@ -101,6 +118,8 @@ impl<W: Write> AnswerWriter<W> {
     }
 
     fn end_line(&mut self) -> io::Result<()> {
+        let held = self.wrap.finish(stdout_columns());
+        self.write_wrapped(&held)?;
         if self.at_line_start { Ok(()) } else { self.out.write_all(b"\n") }
     }
 }
@@ -141,7 +160,7 @@ mod tests {
         let events = [reasoning("let me"), reasoning(" see"), text("42")];
         assert_eq!(written(PLAIN, &events), "<think>\nlet me see\n</think>\n\n42\n");
         assert_eq!(written(NO_COLOR, &events), "<think>\nlet me see\n</think>\n\n42\n");
-        assert_eq!(written(COLOR, &events), "\x1b[2mlet me\x1b[0m\x1b[2m see\x1b[0m\n\n42\n");
+        assert_eq!(written(COLOR, &events), "\x1b[2mlet\x1b[0m\x1b[2m me\x1b[0m\x1b[2m see\x1b[0m\n\n42\n");
     }
 
     #[test]

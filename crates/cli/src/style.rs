@@ -3,6 +3,8 @@
 use std::env;
 use std::io::{self, IsTerminal as _};
 
+use terminal_size::{Height, Width, terminal_size_of};
+
 /// What an output stream can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
@@ -45,6 +47,21 @@ impl Style {
     pub(crate) fn dim(self, text: &str) -> String {
         if self.color { format!("{DIM}{text}{RESET}") } else { text.to_owned() }
     }
+}
+
+/// Columns of the terminal behind standard output.
+pub(crate) fn stdout_columns() -> usize {
+    columns(terminal_size_of(io::stdout()))
+}
+
+/// Columns of the terminal behind standard error.
+pub(crate) fn stderr_columns() -> usize {
+    columns(terminal_size_of(io::stderr()))
+}
+
+/// Those of the oldest terminals where one does not say.
+fn columns(size: Option<(Width, Height)>) -> usize {
+    size.map_or(80, |(Width(columns), _)| usize::from(columns))
 }
 
 #[cfg(test)]

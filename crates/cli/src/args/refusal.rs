@@ -75,6 +75,8 @@ fn refused(error: &clap::Error) -> CliError {
     let listed: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
     let message = [&[first], listed.as_slice()].concat().join(" ").replace('\'', "`");
     let suggested = text(error, ContextKind::SuggestedArg).or_else(|| text(error, ContextKind::SuggestedSubcommand));
+    // Prompts may begin with a word such as `hello`.
+    let suggested = suggested.filter(|suggested| suggested != "help");
     match text(error, ContextKind::InvalidSubcommand) {
         // Most likely a prompt of somebody who meets the command for the first time.
         Some(word) if suggested.is_none() => CliError::NoCommand { word },

@@ -90,9 +90,11 @@ pub(crate) struct CacheFlags {
 pub(crate) struct AccessFlags {
     /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", env = "PLEACH_HOST", hide_env_values = true, default_value = "127.0.0.1")]
+    #[arg(value_parser = values::host)]
     pub(crate) host: IpAddr,
     /// Port to listen on; 0 takes a free one.
     #[arg(long, value_name = "PORT", env = "PLEACH_PORT", hide_env_values = true, default_value = "8000")]
+    #[arg(value_parser = values::port, allow_hyphen_values = true)]
     pub(crate) port: u16,
     /// A file with the keys that clients may show, one a line. Required for addresses that others can reach.
     #[arg(long, value_name = "FILE", env = "PLEACH_API_KEY_FILE", hide_env_values = true)]

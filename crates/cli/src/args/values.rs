@@ -1,5 +1,6 @@
 //! Values of flags from their text. A failure says what is allowed; the flag and its value are named by the caller.
 
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 
 use pleach_engine::{MAX_LOGPROBS, MAX_PASS_ROWS, MAX_THREADS};
@@ -69,6 +70,14 @@ pub(super) fn bytes(text: &str) -> Result<u64, Allowed> {
     let is_plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let number = number.parse::<u64>().ok().filter(|_| is_plain).ok_or_else(allowed)?;
     number.checked_mul(1 << shift).filter(|&bytes| bytes <= 1 << 50).ok_or_else(allowed)
+}
+
+pub(super) fn port(text: &str) -> Result<u16, Allowed> {
+    Ok(whole(text, 0, u64::from(u16::MAX))? as u16)
+}
+
+pub(super) fn host(text: &str) -> Result<IpAddr, Allowed> {
+    text.parse().map_err(|_| Allowed("an address of this machine, such as `127.0.0.1`, `::1` or `0.0.0.0`".to_owned()))
 }
 
 /// A share of a whole.

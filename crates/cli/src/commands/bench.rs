@@ -1,6 +1,7 @@
 //! `pleach bench`: how fast models run on this machine.
 
 mod json;
+mod loading;
 mod measure;
 mod plan;
 mod report;
@@ -28,9 +29,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<End, CliError> {
         return speculation::bench(args, &models);
     }
     let plan = Plan::new(&args.tests);
-    let (interrupts, cancel) = (Interrupts::listen()?, CancelToken::new());
+    let cancel = Interrupts::listen()?.stoppable();
     let mut report = Report::new(args.report.form());
-    let outcome = measure_all(args, &plan, &models, (&interrupts, &cancel), &mut report);
+    let outcome = measure_all(args, &plan, &models, &cancel, &mut report);
     // An error that comes before any result prints nothing but itself.
     if outcome.is_ok() || report.has_results() {
         report.finish()?;
@@ -42,7 +43,7 @@ fn measure_all(
     args: &BenchArgs,
     plan: &Plan,
     models: &[Located],
-    (interrupts, cancel): (&Interrupts, &CancelToken),
+    cancel: &CancelToken,
     report: &mut Report,
 ) -> Result<(), CliError> {
     let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
@@ -51,10 +52,11 @@ fn measure_all(
             if cancel.is_cancelled() {
                 return Ok(());
             }
-            let measured =
-                Measurement { located, options: &options, plan, interrupts, cancel, progress: &mut progress }.run();
+            let measured = Measurement { located, options: &options, plan, cancel, progress: &mut progress }.run();
             progress.clear();
-            report.add(measured?)?;
+            if let Some(measured) = measured? {
+                report.add(measured)?;
+            }
         }
     }
     Ok(())

@@ -104,6 +104,7 @@ impl Chat {
                         say_dim("Ctrl-C once more leaves; so do Ctrl-D and /exit");
                     }
                 }
+                Line::NotText => self.voice.say("what was typed is not UTF-8 text, and was left out"),
                 Line::Text(text) if text.trim().is_empty() => {}
                 Line::Text(text) => match Command::parse(&text) {
                     Ok(Command::Exit) => return Ok(()),

@@ -13,7 +13,7 @@ use crate::description::{bits, short_parameters};
 use crate::error::{CliError, End};
 use crate::footer;
 use crate::models::Finder;
-use crate::output::{print_json, print_text, say};
+use crate::output::{one_line, print_json, print_text, say};
 use crate::table::Table;
 
 /// A model that `--model` takes, or what is left of one.
@@ -104,7 +104,7 @@ fn table(rows: &[Row]) -> String {
             let context = summary.max_context.to_string();
             [short_parameters(summary.num_parameters), bits(summary.bits_per_weight), context]
         });
-        table.push(vec![row.name.clone(), footer::size(row.bytes), parameters, bits, context, changed, state]);
+        table.push(vec![one_line(&row.name), footer::size(row.bytes), parameters, bits, context, changed, state]);
     }
     table.text()
 }

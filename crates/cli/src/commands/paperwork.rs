@@ -34,7 +34,7 @@ fn render(root: &Command, page: &mut Vec<u8>) -> io::Result<()> {
     manual.render_synopsis_section(page)?;
     manual.render_description_section(page)?;
     manual.render_options_section(page)?;
-    for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
+    for command in root.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
         let name = format!("pleach {}", command.get_name());
         page.extend(format!(".SH {}\n", name.to_uppercase()).bytes());
         let part = clap_mangen::Man::new(command.clone().bin_name(name));
@@ -62,6 +62,6 @@ mod tests {
         for command in ["CHAT", "RUN", "PULL", "LIST", "INFO", "RM", "INSPECT", "BENCH", "DOCTOR", "COMPLETIONS"] {
             assert!(page.contains(&format!(".SH PLEACH {command}\n")), "{command}");
         }
-        assert!(!page.contains("PLEACH SERVER"));
+        assert!(!page.contains("PLEACH SERVER") && !page.contains("PLEACH HELP"));
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<End, CliError> {
         if args.json {
             print_json(&json!({ "model": name, "freed_bytes": removed.bytes }))?;
         } else {
-            say(&format!("removed {name}: {} free", footer::size(removed.bytes)));
+            say(&format!("removed {name}: {} freed", footer::size(removed.bytes)));
         }
     }
     Ok(End::Done)

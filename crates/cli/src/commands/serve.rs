@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{CacheFlags, LogForm, ServeArgs};
 use crate::error::{CliError, End, INTERRUPTED};
 use crate::models::Finder;
+use crate::output::say_dim;
 use crate::progress::Progress;
 use crate::style::Style;
 
@@ -33,6 +34,10 @@ pub(crate) fn serve(mut args: ServeArgs) -> Result<End, CliError> {
         let listener = server.bind(address).await?;
         let address = listener.local_addr().map_err(CliError::Runtime)?;
         announce(address, args.access.api_key_file.is_some());
+        // A bar would stand in the way of the log.
+        if Style::of_stderr().terminal {
+            say_dim(&format!("loading {}", located.name));
+        }
         server.open_with(move || Engine::open(&located.path, &engine_options));
         server.serve(listener, interrupted()).await?;
         Ok::<_, CliError>(End::Done)
@@ -69,6 +74,7 @@ fn prefix_cache(flags: &CacheFlags) -> PrefixCacheOptions {
 fn start_log(form: LogForm) {
     let level = EnvFilter::try_from_env("PLEACH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(io::stderr).with_target(false);
+    let log = log.with_ansi(Style::of_stderr().color);
     // A program that has a log already keeps it.
     let _ = match form {
         LogForm::Text => log.try_init(),

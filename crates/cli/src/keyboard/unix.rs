@@ -10,7 +10,7 @@ use std::thread;
 
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, getpid, getsid, tcgetpgrp};
-use signal_hook::consts::{SIGCONT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
 
@@ -77,7 +77,7 @@ impl Keyboard {
 
     fn listen(&self) -> io::Result<()> {
         let Some(state) = &self.0 else { return Ok(()) };
-        let mut signals = vec![SIGTERM, SIGCONT];
+        let mut signals = vec![SIGTERM, SIGQUIT, SIGHUP, SIGCONT];
         // A process that no shell waits for is not stopped by Ctrl-Z: nobody could wake it.
         if getsid(None) != Ok(getpid()) {
             signals.push(SIGTSTP);

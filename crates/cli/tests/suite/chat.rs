@@ -33,6 +33,17 @@ fn saved(path: &std::path::Path) -> Vec<(String, String)> {
 }
 
 #[test]
+fn bytes_that_are_no_text_do_not_end_the_conversation() {
+    let home = TempDir::new().unwrap();
+    let mut terminal = chat(&[], &home);
+    terminal.bytes(b"caf\xe9\r");
+    terminal.see("what was typed is not UTF-8 text, and was left out");
+    terminal.see_prompt();
+    ask(&mut terminal, "/undo");
+    terminal.see("there is nothing to take back");
+}
+
+#[test]
 fn every_command_does_what_it_says() {
     let home = TempDir::new().unwrap();
     let file = home.path().join("talk.json");

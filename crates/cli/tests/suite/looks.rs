@@ -161,6 +161,20 @@ fn there_are_completions_and_a_manual() {
 }
 
 #[test]
+fn help_is_a_command_and_a_flag() {
+    let page = |arguments: &[&str]| run(&mut pleach(arguments.iter().copied()));
+    assert_eq!(page(&["help"]), page(&["--help"]));
+    for command in ["run", "bench", "server"] {
+        let help = page(&["help", command]);
+        assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
+        assert_eq!(help.stdout, page(&[command, "--help"]).stdout);
+    }
+    let unknown = page(&["help", "hello"]);
+    assert_eq!(unknown.code, Some(2));
+    assert_eq!(unknown.stderr, "error: there is no command `hello`\nhint: `pleach help` lists commands and flags\n");
+}
+
+#[test]
 fn a_server_for_others_needs_a_key() {
     for name in ["serve", "server"] {
         let run = run(&mut pleach([name, &fixture("tiny-llama"), "--host", "0.0.0.0", "--port", "0", "--log", "off"]));

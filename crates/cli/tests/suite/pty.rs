@@ -73,7 +73,12 @@ impl Terminal {
 
     /// Presses keys.
     pub(crate) fn keys(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
+        self.bytes(keys.as_bytes());
+    }
+
+    /// Sends what no key of a UTF-8 terminal would.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.keyboard.write_all(bytes).unwrap();
         self.keyboard.flush().unwrap();
     }
 

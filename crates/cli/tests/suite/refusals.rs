@@ -69,14 +69,13 @@ fn values_of_variables_name_the_variable() {
 
 #[test]
 fn arguments_that_make_no_sense() {
-    let cases: [(&[&str], &str, &str); 11] = [
+    let cases: [(&[&str], &str, &str); 10] = [
         (&["-m", "hi", "--top-q", "3"], "unexpected argument `--top-q` found", "did you mean `--top-p`?"),
         (
             &["hello"],
             "there is no command `hello`",
             "to ask it, `pleach -m \"hello\"`; a prompt of several words needs quotes",
         ),
-        (&["help"], "there is no command `help`", "`pleach --help` lists commands and flags"),
         (
             &["run", "a.gguf", "why", "is"],
             "unexpected argument `is`",
@@ -149,6 +148,14 @@ fn a_model_variable_that_is_no_text_is_not_passed_over() {
 fn errors_do_not_command_the_terminal() {
     let run = run(&mut pleach(["run", "/no\u{1b}[2J/model", "hi"]));
     assert!(run.stderr.starts_with("error: there is no model `/no␛[2J/model`"), "{}", run.stderr);
+}
+
+#[test]
+fn a_line_break_in_a_name_does_not_break_the_line() {
+    let run = run(&mut pleach(["run", "/no\nhint: rm -r\u{202e}/model", "hi"]));
+    let message = "error: there is no model `/no␊hint: rm -r\u{fffd}/model`: no file or folder has this name\n";
+    let hint = "hint: a model is a folder, a `.gguf` file, or `org/name` of the Hugging Face hub\n";
+    assert_eq!(run, refused(1, &format!("{message}{hint}")));
 }
 
 #[test]

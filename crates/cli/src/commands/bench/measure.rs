@@ -1,18 +1,18 @@
 //! One model with one set of options, measured.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, io};
 
 use pleach_engine::{
-    Activity, ActivityMeter, BenchProfile, Bencher, CancelToken, Ceilings, Engine, EngineError, EngineOptions, Located,
-    ModelInfo, PassWork, forget_peak, load_average, resident_memory,
+    Activity, ActivityMeter, BenchProfile, Bencher, CancelToken, Ceilings, EngineError, EngineOptions, Located,
+    ModelInfo, PassWork, load_average, resident_memory,
 };
 
+use super::loading::{Loaded, Machine, load};
 use super::plan::{Plan, Test, Work};
 use super::statistics::Statistics;
 use crate::error::CliError;
-use crate::interrupt::Interrupts;
 use crate::progress::Progress;
 
 /// What is to be done.
@@ -20,7 +20,6 @@ pub(super) struct Measurement<'a> {
     pub(super) located: &'a Located,
     pub(super) options: &'a EngineOptions,
     pub(super) plan: &'a Plan,
-    pub(super) interrupts: &'a Interrupts,
     pub(super) cancel: &'a CancelToken,
     pub(super) progress: &'a mut Progress,
 }
@@ -71,20 +70,12 @@ const ROWS_SAMPLE: Duration = Duration::from_millis(30);
 const WARM_UP_TOKENS: usize = 4;
 
 impl Measurement<'_> {
-    pub(super) fn run(self) -> Result<Measured, CliError> {
-        self.progress.show("measuring the machine");
-        let load_before = load_average();
-        let ceilings_before = self.options.ceilings().map_err(CliError::from_engine)?;
-        let peak_before = if forget_peak() { None } else { resident_memory().map(|memory| memory.peak_bytes) };
-
-        self.progress.show(&format!("loading {}", self.located.name));
-        let started = Instant::now();
-        let mut loading = |loaded| self.progress.loading(&self.located.name, loaded);
-        let engine = Engine::open_watched(&self.located.path, self.options, &mut loading);
-        let engine = engine.map_err(CliError::from_bench)?;
-        let load = started.elapsed();
-        // Until the first model is there, Ctrl-C ends the process: nothing was measured yet.
-        self.interrupts.stop(self.cancel);
+    /// Loads and measures; `None` if Ctrl-C came before there was anything to measure.
+    pub(super) fn run(self) -> Result<Option<Measured>, CliError> {
+        let loaded = load(self.located, self.options, Machine::Measured, self.cancel, self.progress)?;
+        let Some(Loaded { engine, load, load_average: load_before, ceilings, peak_resident_bytes }) = loaded else {
+            return Ok(None);
+        };
         let mut bencher = engine.bencher(self.cancel.clone()).map_err(CliError::from_engine)?;
 
         let meter = ActivityMeter::start();
@@ -100,7 +91,7 @@ impl Measurement<'_> {
         // Who pressed Ctrl-C does not want to wait.
         let interrupted = self.cancel.is_cancelled();
         let ceilings_after = if interrupted { None } else { self.options.ceilings().map_err(CliError::from_engine)? };
-        Ok(Measured {
+        Ok(Some(Measured {
             located: self.located.clone(),
             options: self.options.clone(),
             info,
@@ -108,16 +99,16 @@ impl Measurement<'_> {
             file_bytes: file_bytes(&self.located.path).ok().flatten(),
             load,
             // A mark from before that the model did not pass says nothing about the model.
-            peak_resident_bytes: peak.filter(|&peak| peak_before.is_none_or(|before| peak > before)),
+            peak_resident_bytes: peak.filter(|&peak| peak_resident_bytes.is_none_or(|before| peak > before)),
             conditions: Conditions {
-                ceilings: [ceilings_before, ceilings_after],
+                ceilings: [ceilings, ceilings_after],
                 load_average: [load_before, load_average()],
                 activity,
             },
             results,
             profiles,
             interrupted,
-        })
+        }))
     }
 }
 

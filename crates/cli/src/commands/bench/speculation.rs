@@ -9,6 +9,7 @@ use pleach_engine::{
     CancelToken, Engine, EngineOptions, Event, Finished, Located, Request, Settings, SpecBudget, load_average,
 };
 
+use super::loading::{Loaded, Machine, load};
 use crate::args::BenchArgs;
 use crate::error::{CliError, End};
 use crate::interrupt::Interrupts;
@@ -65,9 +66,9 @@ struct Answer {
 /// Answers every prompt with every model. What was measured is printed, whatever comes after.
 pub(super) fn bench(args: &BenchArgs, models: &[Located]) -> Result<End, CliError> {
     let questions = prompts::read(&args.speculation.prompts, args.speculation.per_category)?;
-    let (interrupts, cancel) = (Interrupts::listen()?, CancelToken::new());
+    let cancel = Interrupts::listen()?.stoppable();
     let mut report = Report::new(args.report.form());
-    let outcome = measure_all(args, models, &questions, (&interrupts, &cancel), &mut report);
+    let outcome = measure_all(args, models, &questions, &cancel, &mut report);
     // An error that comes before any result prints nothing but itself.
     if outcome.is_ok() || report.has_results() {
         report.finish()?;
@@ -79,7 +80,7 @@ fn measure_all(
     args: &BenchArgs,
     models: &[Located],
     questions: &[Question],
-    (interrupts, cancel): (&Interrupts, &CancelToken),
+    cancel: &CancelToken,
     report: &mut Report,
 ) -> Result<(), CliError> {
     let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
@@ -96,9 +97,11 @@ fn measure_all(
             if cancel.is_cancelled() {
                 return Ok(());
             }
-            let run = measure(args, located, options, questions, (interrupts, cancel), &mut progress);
+            let run = measure(args, located, options, questions, cancel, &mut progress);
             progress.clear();
-            report.add(run?)?;
+            if let Some(run) = run? {
+                report.add(run)?;
+            }
         }
     }
     Ok(())
@@ -109,14 +112,11 @@ fn measure(
     located: &Located,
     options: EngineOptions,
     questions: &[Question],
-    (interrupts, cancel): (&Interrupts, &CancelToken),
+    cancel: &CancelToken,
     progress: &mut Progress,
-) -> Result<SpecRun, CliError> {
-    progress.show(&format!("loading {}", located.name));
-    let engine = Engine::open_watched(&located.path, &options, &mut |loaded| progress.loading(&located.name, loaded));
-    let engine = engine.map_err(CliError::from_bench)?;
-    // Until the first model is there, Ctrl-C ends the process: nothing was measured yet.
-    interrupts.stop(cancel);
+) -> Result<Option<SpecRun>, CliError> {
+    let loaded = load(located, &options, Machine::Unmeasured, cancel, progress)?;
+    let Some(Loaded { engine, load_average: load_before, .. }) = loaded else { return Ok(None) };
     let (budget, temperature) = (args.speculation.spec.spec_budget, args.speculation.temperature);
     let settings = Settings {
         sampling: args.speculation.sampling(),
@@ -131,7 +131,7 @@ fn measure(
         device: engine.info().device.clone(),
         drafters: engine.drafter_names(),
         temperature,
-        load_average: [load_average(), None],
+        load_average: [load_before, None],
         categories: BTreeMap::new(),
         interrupted: false,
     };
@@ -161,7 +161,7 @@ fn measure(
         }
     }
     run.load_average[1] = load_average();
-    Ok(run)
+    Ok(Some(run))
 }
 
 /// Tokens of an answer at most, unless `-n` says otherwise.

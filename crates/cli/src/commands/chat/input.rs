@@ -23,7 +23,11 @@ use crate::error::CliError;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Text(String),
-    Interrupted { was_empty: bool },
+    Interrupted {
+        was_empty: bool,
+    },
+    /// Something was typed or pasted that is not UTF-8.
+    NotText,
     End,
 }
 
@@ -78,6 +82,7 @@ impl Input {
                     Ok(text) => Ok(Line::Text(text)),
                     Err(ReadlineError::Interrupted) => Ok(Line::Interrupted { was_empty: is_empty.get() }),
                     Err(ReadlineError::Eof) => Ok(Line::End),
+                    Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => Ok(Line::NotText),
                     Err(error) => Err(terminal_error(error)),
                 }
             }

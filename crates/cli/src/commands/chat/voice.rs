@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::error::CliError;
 use crate::json::{Collector, Model, Object};
 use crate::measure::Measured;
-use crate::output::{print_json_line, say};
+use crate::output::{print_json_line, say_text};
 use crate::render::{AnswerWriter, Thoughts};
 use crate::style::Style;
 
@@ -46,11 +46,11 @@ pub(super) enum Pieces {
 }
 
 impl Voice {
-    pub(super) fn say(self, line: &str) {
+    pub(super) fn say(self, text: &str) {
         match self {
-            Self::People => say(line),
+            Self::People => say_text(text),
             // Whoever no longer listens is noticed with the next answer.
-            Self::Program => drop(print_json_line(&Message::Note { text: line })),
+            Self::Program => drop(print_json_line(&Message::Note { text })),
         }
     }
 
