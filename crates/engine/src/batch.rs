@@ -110,6 +110,11 @@ impl Batch {
         self.requests.clear();
     }
 
+    /// Ends all requests without a word after a fault: nothing is kept of what it may have spoiled.
+    pub fn abandon(&mut self) {
+        self.requests.drain(..).for_each(|(_, mut running)| running.fail(EngineError::Fault));
+    }
+
     /// Makes one pass, and gives what it brought: for each request its events in order, an error being the last as
     /// [`Event::Finished`] is. Nothing happens if there is no request.
     pub fn step(&mut self) -> Vec<(RequestId, Result<Event, EngineError>)> {

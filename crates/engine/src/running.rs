@@ -426,7 +426,8 @@ impl fmt::Debug for Running {
 /// A request that is given up leaves what it has read to later ones.
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.phase != Phase::Over {
+        // A fault may have met the state half-way.
+        if self.phase != Phase::Over && !std::thread::panicking() {
             self.keep_end();
         }
     }

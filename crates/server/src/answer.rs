@@ -215,7 +215,7 @@ pub(crate) async fn collect(mut running: Running) -> Result<(Running, Vec<Answer
             }
             Update::Event(number, event) => {
                 for delta in assemblers[number].event(event) {
-                    totals.take(&delta);
+                    totals.take(running.leads(number), &delta);
                     answers[number].take(delta);
                 }
                 answers[number].tokens.extend(assemblers[number].take_tokens());
@@ -249,12 +249,13 @@ impl Totals {
         Self { prompt_tokens, ..Self::default() }
     }
 
-    pub(crate) fn take(&mut self, delta: &Delta) {
+    /// Notes a change to a text that is the first of its prompt, or is not.
+    pub(crate) fn take(&mut self, is_first: bool, delta: &Delta) {
         let Delta::Finished(outcome) = delta else { return };
         let (usage, timings) = (&outcome.finished.usage, &outcome.finished.timings);
         // Further answers to a prompt find all of it in the cache, which is no merit of an earlier request.
-        if self.num_texts == 0 {
-            self.cached_tokens = usage.cached_tokens;
+        if is_first {
+            self.cached_tokens += usage.cached_tokens;
         }
         self.num_texts += 1;
         self.output_tokens += usage.output_tokens;

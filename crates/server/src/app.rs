@@ -35,6 +35,8 @@ pub(crate) struct App {
     failed: Notify,
     /// Requests that may be prepared at the same time.
     pub(crate) preparing: Arc<Semaphore>,
+    /// Requests for vectors that may be answered at the same time: one.
+    pub(crate) embedding: Arc<Semaphore>,
 }
 
 /// An open model and what belongs to it.
@@ -61,6 +63,7 @@ impl Server {
             ready: OnceLock::new(),
             failure: Mutex::new(None),
             failed: Notify::new(),
+            embedding: Arc::new(Semaphore::new(1)),
             preparing: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4))),
         };
         Self { app: Arc::new(app) }
@@ -69,7 +72,7 @@ impl Server {
     /// Gives it its model. Only the first is taken.
     ///
     /// # Errors
-    /// No memory for its sessions, no threads.
+    /// A folder of the prefix cache that cannot be used; no thread.
     pub fn set_engine(&self, engine: Engine) -> Result<(), ServeError> {
         let ready = Ready::new(engine, &self.app)?;
         // Two opened at once are a fault of the caller; the second is of no use.
@@ -93,11 +96,13 @@ impl Server {
     /// Listens on an address.
     ///
     /// # Errors
-    /// [`ServeError::KeyRequired`] for an address that others can reach, if no key is asked for; [`ServeError::Bind`].
+    /// [`ServeError::KeyRequired`] for an address that others can reach, if no key is asked for; [`ServeError::InvalidOrigin`]
+    /// and [`ServeError::InvalidHost`] for options that no request could match; [`ServeError::Bind`].
     pub async fn bind(&self, address: SocketAddr) -> Result<TcpListener, ServeError> {
         if !address.ip().is_loopback() && self.app.options.api_keys.is_empty() {
             return Err(ServeError::KeyRequired { address });
         }
+        self.app.options.check()?;
         TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })
     }
 
@@ -128,6 +133,13 @@ impl App {
             let message = "the model is being loaded: try again in a moment";
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "model_loading", message).retry_after(2)
         })
+    }
+
+    /// The model, if it is open and can be run.
+    pub(crate) fn running(&self) -> Result<&Ready, ApiError> {
+        let ready = self.ready()?;
+        ready.scheduler.check_alive()?;
+        Ok(ready)
     }
 
     fn fail(&self, error: ServeError) {

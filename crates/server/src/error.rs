@@ -49,7 +49,23 @@ pub enum ServeError {
         /// Line, from 1.
         line: usize,
     },
-    /// The model cannot be opened, or no session can be made for it.
+    /// An origin that no web page can have.
+    #[error(
+        "`--cors-origin` is `{found}`, but must be a scheme and a name such as `https://example.org`, or `*` for all"
+    )]
+    InvalidOrigin {
+        /// What was given.
+        found: String,
+    },
+    /// A name that no machine can have.
+    #[error(
+        "`--allowed-host` is `{found}`, but must be a name or an address such as `box.lan`, without scheme and port"
+    )]
+    InvalidHost {
+        /// What was given.
+        found: String,
+    },
+    /// The model cannot be opened, or its prefix cache cannot be kept where it should be.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The grammar engine cannot use the model's vocabulary.
@@ -184,6 +200,10 @@ impl IntoResponse for ApiError {
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         match error {
+            EngineError::InvalidField { field: "logit_bias token", found, allowed } => {
+                let message = format!("`logit_bias` has the token {found}, but its tokens must be {allowed}");
+                Self::bad("invalid_value", message).at("logit_bias")
+            }
             EngineError::InvalidField { field, found, allowed } => {
                 Self::bad("invalid_value", format!("`{field}` is {found}, but must be {allowed}")).at(field)
             }
@@ -203,10 +223,11 @@ impl From<EngineError> for ApiError {
             EngineError::Decode(error @ (DecodeError::EmptyPrompt | DecodeError::UnknownToken { .. })) => {
                 Self::bad("invalid_prompt", error.to_string()).at("prompt")
             }
-            EngineError::Decode(error @ DecodeError::NoTokenAllowed { .. }) => Self::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
+            // Grammars are the client's: the engine gives up on those that are too large for it.
+            EngineError::Decode(DecodeError::NoTokenAllowed { .. }) => Self::bad(
                 "grammar_dead_end",
-                format!("the answer cannot go on inside its grammar: {error}"),
+                "the answer cannot go on inside the grammar that the request asks for: simplify its schema, above all long \
+                 patterns and bounds",
             ),
             error @ EngineError::NonFiniteLogits { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", error.to_string())

@@ -89,6 +89,13 @@ pub(crate) struct Head {
     pub(crate) reasoning_alias: bool,
 }
 
+impl Running {
+    /// Whether a text is the first of its prompt, which is the one that reads it.
+    pub(crate) fn leads(&self, number: usize) -> bool {
+        number == 0 || self.texts[number - 1].prompt != self.texts[number].prompt
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         self.cancels.iter().for_each(CancelToken::cancel);
@@ -102,7 +109,7 @@ impl Drop for Running {
 /// # Errors
 /// Whatever is wrong with it: nothing is sent before.
 pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner) -> Result<Running, ApiError> {
-    app.ready()?;
+    app.ready()?.scheduler.check_place(owner)?;
     let shared = Arc::clone(app);
     let submitted = Instant::now();
     // Encoding takes many times the memory of its text, and each thread keeps what it once took: few at a time.
@@ -163,8 +170,12 @@ pub(crate) fn head(app: &App, ready: &Ready) -> Head {
 fn check(app: &App, ready: &Ready, generate: &Generate) -> Result<(), ApiError> {
     let (found, most) = (generate.prompts.len().saturating_mul(generate.n), app.options.max_choices);
     if found > most {
-        let message = format!("the request asks for {found} texts, but must ask for at most {most}: lower `n`");
-        return Err(ApiError::bad("invalid_value", message).at("n"));
+        let (field, remedy) = match generate.n {
+            1 => (generate.prompt_field, "give fewer prompts"),
+            _ => ("n", "lower `n`"),
+        };
+        let message = format!("the request asks for {found} texts, but must ask for at most {most}: {remedy}");
+        return Err(ApiError::bad("invalid_value", message).at(field));
     }
     Ok(ready.engine.check(&generate.settings)?)
 }

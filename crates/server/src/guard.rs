@@ -151,8 +151,10 @@ fn check_origin(options: &ServerOptions, origin: &HeaderValue, host: &str) -> Re
 }
 
 /// Who asks: clients that show the same key are one, and so are all of a server without keys.
-pub(crate) fn owner(request: &Request) -> CacheOwner {
-    shown_key(request.headers()).map_or_else(CacheOwner::default, CacheOwner::of)
+/// There a key is whatever the client's package made up, and says nothing.
+pub(crate) fn owner(options: &ServerOptions, request: &Request) -> CacheOwner {
+    let key = shown_key(request.headers()).filter(|_| !options.api_keys.is_empty());
+    key.map_or_else(CacheOwner::default, CacheOwner::of)
 }
 
 fn shown_key(headers: &HeaderMap) -> Option<&str> {

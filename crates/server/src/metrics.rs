@@ -143,14 +143,14 @@ impl Metrics {
     /// The page that is served.
     pub(crate) fn page(&self, ready: bool) -> String {
         let mut text = String::new();
-        gauge(&mut text, "pleach_ready", "Whether the model is open.", u64::from(ready));
+        gauge(&mut text, "pleach_ready", "Whether the model is open and can be run.", u64::from(ready));
         gauge(&mut text, "pleach_requests_running", "Requests that run.", self.running.get());
         gauge(&mut text, "pleach_requests_waiting", "Requests that wait for their turn.", self.waiting.get());
         gauge(&mut text, "pleach_connections", "Open connections.", self.connections.get());
         let counters = [
             ("pleach_texts_total", "Texts that have ended.", &self.finished),
             ("pleach_texts_cancelled_total", "Texts whose clients gave up.", &self.cancelled),
-            ("pleach_texts_failed_total", "Requests that failed while they ran.", &self.failed),
+            ("pleach_requests_failed_total", "Requests that failed while they ran.", &self.failed),
             (
                 "pleach_clients_gone_total",
                 "Requests whose clients closed the connection before the end of the answer.",

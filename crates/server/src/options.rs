@@ -1,5 +1,6 @@
 //! What a server allows, and how it behaves.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
@@ -73,6 +74,28 @@ impl Default for ServerOptions {
     }
 }
 
+impl ServerOptions {
+    /// # Errors
+    /// [`ServeError::InvalidOrigin`] and [`ServeError::InvalidHost`] for what no request could match.
+    pub(crate) fn check(&self) -> Result<(), ServeError> {
+        let is_name = |name: &str| {
+            !name.is_empty() && !name.contains(['/', '?', '#', '@']) && name.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        let is_origin = |origin: &str| {
+            let parts = origin.trim_end_matches('/').split_once("://");
+            origin == "*" || parts.is_some_and(|(scheme, name)| !scheme.is_empty() && is_name(name))
+        };
+        if let Some(found) = self.allowed_origins.iter().find(|origin| !is_origin(origin)) {
+            return Err(ServeError::InvalidOrigin { found: found.clone() });
+        }
+        let is_host = |host: &str| is_name(host) && (!host.contains(':') || host.parse::<IpAddr>().is_ok());
+        match self.allowed_hosts.iter().find(|host| !is_host(host)) {
+            Some(found) => Err(ServeError::InvalidHost { found: found.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Shortest key that is taken: a shorter one can be guessed.
 const MIN_KEY_BYTES: usize = 8;
 
@@ -105,6 +128,35 @@ mod tests {
         let path = dir.path().join("keys");
         fs::write(&path, text).unwrap();
         read_api_keys(&path).map_err(|error| error.to_string().replace(&path.display().to_string(), "keys"))
+    }
+
+    #[test]
+    fn names_that_no_request_can_match_are_refused() {
+        let check = |origins: &[&str], hosts: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+            let options = ServerOptions {
+                allowed_origins: owned(origins),
+                allowed_hosts: owned(hosts),
+                ..ServerOptions::default()
+            };
+            options.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            check(&["*", "https://app.example:8080/", "http://[::1]:3000"], &["box.lan", "::1", "10.0.0.1"]),
+            Ok(())
+        );
+        for origin in ["", "app.example", "https://", "://app.example", "https://app.example/page", "https://a b"] {
+            let expected = format!(
+                "`--cors-origin` is `{origin}`, but must be a scheme and a name such as `https://example.org`, or `*` for all"
+            );
+            assert_eq!(check(&[origin], &[]), Err(expected));
+        }
+        for host in ["", "a b", "http://box.lan", "box.lan:8000", "box/lan"] {
+            let expected = format!(
+                "`--allowed-host` is `{host}`, but must be a name or an address such as `box.lan`, without scheme and port"
+            );
+            assert_eq!(check(&[], &[host]), Err(expected));
+        }
     }
 
     #[test]

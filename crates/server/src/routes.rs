@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware;
@@ -70,7 +71,7 @@ fn with_ignored(mut response: Response, ignored: &[String]) -> Response {
 }
 
 async fn answer_chat(State(app): Shared, request: Request) -> Result<Response, ApiError> {
-    let owner = guard::owner(&request);
+    let owner = guard::owner(&app.options, &request);
     let call = chat::read(&body::read(request, &app.options).await?)?;
     let running = generate::start(&app, call.generate, owner).await?;
     let response = if call.stream.stream {
@@ -84,7 +85,7 @@ async fn answer_chat(State(app): Shared, request: Request) -> Result<Response, A
 }
 
 async fn answer_completion(State(app): Shared, request: Request) -> Result<Response, ApiError> {
-    let owner = guard::owner(&request);
+    let owner = guard::owner(&app.options, &request);
     let call = completions::read(&body::read(request, &app.options).await?)?;
     let echo = call.echo.unwrap_or_default();
     let running = generate::start(&app, call.generate, owner).await?;
@@ -99,7 +100,7 @@ async fn answer_completion(State(app): Shared, request: Request) -> Result<Respo
 }
 
 async fn answer_response(State(app): Shared, request: Request) -> Result<Response, ApiError> {
-    let owner = guard::owner(&request);
+    let owner = guard::owner(&app.options, &request);
     let call = responses::read(&body::read(request, &app.options).await?)?;
     let running = generate::start(&app, call.generate, owner).await?;
     let response = if call.stream {
@@ -114,7 +115,7 @@ async fn answer_response(State(app): Shared, request: Request) -> Result<Respons
 
 async fn answer_message(State(app): Shared, request: Request) -> Response {
     let answer = async {
-        let owner = guard::owner(&request);
+        let owner = guard::owner(&app.options, &request);
         let body = body::read(request, &app.options).await?;
         let call = messages::read(&body, Purpose::Answer, app.options.drop_billing_line)?;
         let running = generate::start(&app, call.generate, owner).await?;
@@ -174,17 +175,19 @@ async fn list_models(State(app): Shared) -> Result<Response, ApiError> {
     Ok(json_response(&models::list(app.ready()?)))
 }
 
-async fn show_model(State(app): Shared, Path(name): Path<String>) -> Result<Response, ApiError> {
+async fn show_model(State(app): Shared, name: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
+    let message = "the path must be UTF-8 where its `%` are decoded";
+    let Path(name) = name.map_err(|_| ApiError::bad("invalid_path", message))?;
     Ok(json_response(&models::named(app.ready()?, &name)?))
 }
 
 async fn health(State(app): Shared) -> Result<Response, ApiError> {
-    app.ready()?;
+    app.running()?;
     Ok(json_response(&json!({ "status": "ok" })))
 }
 
 async fn metrics(State(app): Shared) -> Response {
-    let page = app.metrics.page(app.ready().is_ok());
+    let page = app.metrics.page(app.running().is_ok());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 

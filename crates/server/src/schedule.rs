@@ -104,29 +104,61 @@ impl Scheduler {
     /// Puts work in line.
     ///
     /// # Errors
-    /// 429 if too much waits already; what its clients gave up does not count.
+    /// 429 if too much waits already; what its clients gave up does not count. 503 if the thread has ended.
     pub(crate) fn submit(&self, work: Work) -> Result<(), ApiError> {
         let mut queue = self.shared.queue();
+        if queue.is_closed {
+            return Err(ended());
+        }
         // Work that may begin at once does not wait.
         let free = queue.free;
         if !queue.line.push(work, free) {
-            let (running, waiting) = (self.shared.parallel - free, queue.line.len());
-            let message =
-                format!("the server writes {running} texts and {waiting} requests wait: try again in a moment");
-            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).retry_after(1));
+            return Err(self.full(&queue));
         }
         self.shared.metrics.waiting.set(queue.line.len());
         drop(queue);
         self.shared.changed.notify_one();
         Ok(())
     }
+
+    /// Whether work of this owner would be taken now: asked before costly preparations.
+    ///
+    /// # Errors
+    /// As of [`submit`](Self::submit).
+    pub(crate) fn check_place(&self, owner: CacheOwner) -> Result<(), ApiError> {
+        let mut queue = self.shared.queue();
+        if queue.is_closed {
+            return Err(ended());
+        }
+        let free = queue.free;
+        if queue.line.has_place(owner, free) { Ok(()) } else { Err(self.full(&queue)) }
+    }
+
+    /// Whether there is somebody who makes passes.
+    ///
+    /// # Errors
+    /// 503 if the thread has ended.
+    pub(crate) fn check_alive(&self) -> Result<(), ApiError> {
+        if self.shared.queue().is_closed { Err(ended()) } else { Ok(()) }
+    }
+
+    fn full(&self, queue: &Queue) -> ApiError {
+        let (running, waiting) = (self.shared.parallel - queue.free, queue.line.len());
+        let message = format!("the server writes {running} texts and {waiting} requests wait: try again in a moment");
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).retry_after(1)
+    }
+}
+
+/// What requests are told once nobody makes passes any more.
+fn ended() -> ApiError {
+    let message = "the server cannot run the model any more and must be started again; its log says why";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "engine_ended", message)
 }
 
 /// Nobody is there any more who would hear of what still runs. What is kept on disk is written to its end.
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        self.shared.queue().is_closed = true;
-        self.shared.changed.notify_all();
+        self.shared.close();
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
         }
@@ -134,6 +166,18 @@ impl Drop for Scheduler {
 }
 
 impl Shared {
+    /// Takes no more work, and tells those in line that their turn will not come.
+    fn close(&self) {
+        let mut queue = self.queue();
+        queue.is_closed = true;
+        for work in queue.line.drain() {
+            let _ = work.updates.send(Update::Failed(ended()));
+        }
+        self.metrics.waiting.set(0);
+        drop(queue);
+        self.changed.notify_all();
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

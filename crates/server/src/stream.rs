@@ -86,7 +86,7 @@ impl Events {
         match update {
             Some(Update::Event(number, event)) => {
                 for delta in self.assemblers[number].event(event) {
-                    self.totals.take(&delta);
+                    self.totals.take(self.running.leads(number), &delta);
                     self.num_finished += usize::from(matches!(delta, Delta::Finished(_)));
                     let tokens = match delta {
                         Delta::Progress(_) => Vec::new(),

@@ -29,13 +29,23 @@ impl Line {
 
     /// Puts work at the end; `false` if there is no place. The next `free` in line will not wait.
     pub(super) fn push(&mut self, work: Work, free: usize) -> bool {
-        self.drop_cancelled();
-        let of_one = self.waiting.iter().filter(|other| other.owner == work.owner).count();
-        let has_place = self.len() < self.most + free && of_one < self.most_of_one + free;
+        let has_place = self.has_place(work.owner, free);
         if has_place {
             self.waiting.push_back(work);
         }
         has_place
+    }
+
+    /// Whether there is a place for work of this owner.
+    pub(super) fn has_place(&mut self, owner: CacheOwner, free: usize) -> bool {
+        self.drop_cancelled();
+        let of_one = self.waiting.iter().filter(|other| other.owner == owner).count();
+        self.len() < self.most + free && of_one < self.most_of_one + free
+    }
+
+    /// Takes all out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Work> {
+        self.waiting.drain(..)
     }
 
     /// Lets those go whose clients have gone.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
+use std::thread;
 
 use pleach_engine::{
     Batch, CacheOwner, Constraint, EncodedPrompt, Engine, EngineError, Event, Job, PrefixCacheOptions, RequestId,
@@ -56,6 +57,7 @@ impl Worker {
 
     /// What the thread does all its life.
     pub(super) fn serve(mut self) {
+        let _end = End(Arc::clone(&self.shared));
         while self.admit() {
             for (id, event) in self.step() {
                 self.dispatch(id, event);
@@ -70,36 +72,37 @@ impl Worker {
         self.continue_work();
         let shared = Arc::clone(&self.shared);
         let mut queue = shared.queue();
-        loop {
-            if queue.is_closed {
-                return false;
-            }
+        while !queue.is_closed {
             queue.line.drop_cancelled();
-            while self.batch.len() < shared.parallel {
-                let Some(work) = queue.line.pop(&self.running_of_owners()) else { break };
-                self.begin(work);
-            }
+            let num_free = shared.parallel.saturating_sub(self.batch.len());
+            let next = if num_free > 0 { queue.line.pop(&self.running_of_owners()) } else { None };
             shared.metrics.waiting.set(queue.line.len());
-            queue.free = shared.parallel.saturating_sub(self.batch.len());
-            if !self.batch.is_empty() {
-                break;
+            queue.free = num_free - usize::from(next.is_some());
+            if let Some(work) = next {
+                // Beginning may read a state from disk, which whoever puts work in line must not wait for.
+                drop(queue);
+                self.begin(work);
+                queue = shared.queue();
+            } else if self.batch.is_empty() {
+                queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let nobody_waits = queue.line.len() == 0;
+                drop(queue);
+                if nobody_waits {
+                    self.spread();
+                }
+                return true;
             }
-            queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        let nobody_waits = queue.line.len() == 0;
-        drop(queue);
-        if nobody_waits {
-            self.spread();
-        }
-        true
+        false
     }
 
     /// Every work keeps the place that it has.
     fn continue_work(&mut self) {
-        for index in 0..self.ongoing.len() {
+        for number in self.numbers() {
             // A text may end before its first pass, so the next may be due at once.
-            while self.ongoing[index].running == 0 && self.ongoing[index].has_more() {
-                self.begin_run(index);
+            while self.find(number).is_some_and(|ongoing| ongoing.running == 0 && ongoing.has_more()) {
+                self.begin_run(number);
             }
         }
         self.retire();
@@ -107,12 +110,11 @@ impl Worker {
 
     /// Further texts of a work take places that nobody else waits for, once they can share its prompt.
     fn spread(&mut self) {
-        for index in 0..self.ongoing.len() {
+        for number in self.numbers() {
             while self.batch.len() < self.shared.parallel
-                && self.ongoing[index].is_read
-                && self.ongoing[index].has_more()
+                && self.find(number).is_some_and(|ongoing| ongoing.is_read && ongoing.has_more())
             {
-                self.begin_run(index);
+                self.begin_run(number);
             }
         }
     }
@@ -121,18 +123,21 @@ impl Worker {
         let metrics = &self.shared.metrics;
         metrics.queued.observe(work.submitted.elapsed());
         metrics.running.add(1);
-        self.ongoing.push(Ongoing { number: self.next, work, next_run: 0, running: 0, is_read: false });
+        let number = self.next;
+        self.ongoing.push(Ongoing { number, work, next_run: 0, running: 0, is_read: false });
         self.next += 1;
-        self.begin_run(self.ongoing.len() - 1);
+        self.begin_run(number);
     }
 
-    fn begin_run(&mut self, index: usize) {
-        let Some(ongoing) = self.ongoing.get_mut(index) else { return };
-        let (number, run_number) = (ongoing.number, ongoing.next_run);
+    /// Begins the next text of a work. A failure or a fault in that ends the work, which is gone then.
+    fn begin_run(&mut self, number: u64) {
+        let Some(ongoing) = self.ongoing.iter_mut().find(|ongoing| ongoing.number == number) else { return };
+        let run_number = ongoing.next_run;
         ongoing.next_run += 1;
         ongoing.is_read = false;
-        let job = job(&self.thoughts, &ongoing.work, run_number);
-        match self.batch.add(job) {
+        let (batch, thoughts, work) = (&mut self.batch, &self.thoughts, &ongoing.work);
+        let added = catch_unwind(AssertUnwindSafe(|| batch.add(job(thoughts, work, run_number))));
+        match added.unwrap_or(Err(EngineError::Fault)) {
             Ok(id) => {
                 ongoing.running += 1;
                 self.texts.insert(id, (number, run_number));
@@ -141,12 +146,21 @@ impl Worker {
         }
     }
 
+    /// The numbers of all works. A work may go at any time, so places in the list mean nothing.
+    fn numbers(&self) -> Vec<u64> {
+        self.ongoing.iter().map(|ongoing| ongoing.number).collect()
+    }
+
+    fn find(&self, number: u64) -> Option<&Ongoing> {
+        self.ongoing.iter().find(|ongoing| ongoing.number == number)
+    }
+
     /// One pass. Faults of a request are its own already; should one get here, all that runs is lost, and the rest goes on.
     fn step(&mut self) -> Vec<(RequestId, Result<Event, EngineError>)> {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.batch.step()));
         outcome.unwrap_or_else(|_panic| {
             tracing::error!("a pass met a fault of the engine");
-            self.batch.clear();
+            self.batch.abandon();
             self.texts.keys().map(|&id| (id, Err(EngineError::Fault))).collect()
         })
     }
@@ -179,7 +193,7 @@ impl Worker {
         let Some(index) = self.ongoing.iter().position(|ongoing| ongoing.number == number) else { return };
         let error = ApiError::from(error);
         self.shared.metrics.failed.add(1);
-        tracing::warn!(code = error.code, "a request failed while it ran");
+        tracing::warn!(number, code = error.code, "a request failed while it ran");
         let Ongoing { work, .. } = self.ongoing.remove(index);
         work.runs.iter().for_each(|run| run.cancel.cancel());
         let _ = work.updates.send(Update::Failed(error));
@@ -205,6 +219,19 @@ impl Worker {
     }
 }
 
+/// Whatever ends the thread, nobody waits for it afterwards.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!("the thread that makes passes has met a fault; this server must be started again");
+        }
+        self.0.close();
+        self.0.metrics.running.set(0);
+    }
+}
+
 /// A text of a work as the engine takes it.
 fn job(thoughts: &Arc<Thoughts>, work: &Work, run: usize) -> Job {
     let run = &work.runs[run];
@@ -217,3 +244,7 @@ fn job(thoughts: &Arc<Thoughts>, work: &Work, run: usize) -> Job {
     });
     Job { demand, owner: work.owner, ..Job::new(EncodedPrompt::clone(&run.prompt), settings) }
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -131,7 +131,7 @@ impl ChatWriter {
         // Where this is the last chunk, it carries the times, as llama.cpp's does.
         if !self.options.include_usage && self.num_texts == 1 {
             let mut totals = Totals::new(outcome.finished.usage.prompt_tokens);
-            totals.take(&Delta::Finished(Box::new(outcome.clone())));
+            totals.take(true, &Delta::Finished(Box::new(outcome.clone())));
             chunk["timings"] = usage::timings(&totals);
         }
         chunk

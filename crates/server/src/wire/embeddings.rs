@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_engine::{CancelToken, EngineError, Pooling};
+use pleach_engine::{CancelToken, EngineError, Pooling, Prompt};
 use serde_json::{Value, json};
 
 use crate::app::{App, Ready};
@@ -36,7 +36,13 @@ impl Drop for Client {
 pub(crate) async fn answer(app: Arc<App>, body: Value) -> Result<Value, ApiError> {
     let cancel = CancelToken::new();
     let mut client = Client { cancel: cancel.clone(), metrics: Arc::clone(&app.metrics), is_over: false };
-    let answer = tokio::task::spawn_blocking(move || embed(app.ready()?, &body, &cancel)).await;
+    // Vectors are made one text after the other: those who wait for that wait here, which holds no thread and ends with them.
+    let turn = Arc::clone(&app.embedding).acquire_owned().await;
+    let answer = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        embed(app.ready()?, &body, &cancel)
+    })
+    .await;
     client.is_over = true;
     answer.map_err(|_| ApiError::internal("the server met a fault of its own; this request is lost"))?
 }
@@ -54,12 +60,13 @@ fn embed(ready: &Ready, body: &Value, cancel: &CancelToken) -> Result<Value, Api
         _ => Pooling::Mean,
     };
     let hidden_size = fields.whole("dimensions", 1, 1 << 20)?.map(|size| size as usize);
-    let mut num_tokens = 0;
-    let mut data = Vec::with_capacity(prompts.len());
-    for (index, prompt) in prompts.iter().enumerate() {
-        let tokens = ready.engine.encode(prompt)?;
-        num_tokens += tokens.len();
-        let vector = ready.engine.embed(&tokens, pooling, cancel).map_err(|error| at(error, index))?;
+    // All are looked at before the first pass: a request that cannot be answered must not take one.
+    let texts = prompts.iter().enumerate().map(|(index, prompt)| encode(ready, prompt, index));
+    let texts = texts.collect::<Result<Vec<_>, _>>()?;
+    let num_tokens: usize = texts.iter().map(Vec::len).sum();
+    let mut data = Vec::with_capacity(texts.len());
+    for (index, tokens) in texts.iter().enumerate() {
+        let vector = ready.engine.embed(tokens, pooling, cancel).map_err(|error| at(error, index))?;
         if let Some(wanted) = hidden_size.filter(|&wanted| wanted != vector.len()) {
             let message = format!("`dimensions` is {wanted}, but this model's vectors have {}", vector.len());
             return Err(ApiError::bad("invalid_value", message).at("dimensions"));
@@ -72,6 +79,21 @@ fn embed(ready: &Ready, body: &Value, cancel: &CancelToken) -> Result<Value, Api
         "model": ready.model,
         "usage": { "prompt_tokens": num_tokens, "total_tokens": num_tokens },
     }))
+}
+
+fn encode(ready: &Ready, prompt: &Prompt, index: usize) -> Result<Vec<u32>, ApiError> {
+    let tokens = ready.engine.encode(prompt)?;
+    let (prompt, context) = (tokens.len(), ready.engine.info().context);
+    if prompt == 0 {
+        let message = format!("`input[{index}]` has no tokens: give it some text");
+        return Err(ApiError::bad("invalid_prompt", message).at(format!("input[{index}]")));
+    }
+    if prompt > context {
+        let message =
+            format!("`input[{index}]` has {prompt} tokens, but this model's context holds {context}: shorten it");
+        return Err(ApiError::bad("context_length_exceeded", message).at(format!("input[{index}]")));
+    }
+    Ok(tokens)
 }
 
 fn at(error: EngineError, index: usize) -> ApiError {

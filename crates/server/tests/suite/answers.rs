@@ -109,6 +109,8 @@ fn a_bias_decides_the_token() {
     let answer = server.chat(json!({ "logit_bias": { token.to_string(): 100 }, "max_tokens": 3 })).json(200);
     assert_eq!(answer["choices"][0]["message"]["content"], "eee");
     let error = server.chat(json!({ "logit_bias": { "512": 1 } })).error(400);
+    assert_eq!(error["message"], "`logit_bias` has the token 512, but its tokens must be below the vocabulary's 512");
+    assert_eq!(error["param"], "logit_bias");
     assert!(error["message"].as_str().unwrap().contains("must be below the vocabulary's 512"), "{error}");
 }
 
@@ -159,6 +161,9 @@ fn embeddings_come_as_numbers_and_as_base64() {
     assert_ne!(last["data"][0]["embedding"], one["data"][0]["embedding"]);
     let many = embed(json!({ "input": ["a", "Hello there", "b"] }));
     assert_eq!(many["data"][1]["embedding"], one["data"][0]["embedding"]);
+    let long = json!({ "input": ["a", "b", "word ".repeat(5000)] });
+    let error = server.post("/v1/embeddings", &long).error(400);
+    assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("input[2]")));
 }
 
 #[test]
@@ -174,6 +179,7 @@ fn small_routes_answer() {
     }
     assert_eq!(server.get("/v1/models/tiny-llama").json(200)["id"], "tiny-llama");
     assert_eq!(server.get("/v1/models/other/name").error(404)["code"], "model_not_found");
+    assert_eq!(server.get("/v1/models/%ff%00").error(400)["code"], "invalid_path");
     assert!(server.get("/openapi.json").json(200)["paths"].is_object());
     assert_eq!(server.get("/nothing").error(404)["code"], "not_found");
     assert_eq!(server.get("/v1/chat/completions").error(405)["code"], "method_not_allowed");

@@ -71,6 +71,35 @@ fn keys_share_no_prefix() {
     assert!(ask("first-key") > 0 && ask("other-key") > 0);
 }
 
+/// Packages of clients insist on a key, so many show one that they made up.
+#[test]
+fn without_keys_all_clients_are_one() {
+    let server = TestServer::start("tiny-qwen35", ServerOptions::default());
+    let ask = |name: &str, key: &str| {
+        let body = with_message(json!({})).to_string();
+        cached(
+            &server
+                .send("POST", "/v1/chat/completions", &[("content-type", "application/json"), (name, key)], &body)
+                .json(200),
+        )
+    };
+    assert_eq!(ask("authorization", "Bearer made-up"), 0);
+    assert!(ask("authorization", "Bearer other") > 0 && ask("x-api-key", "third") > 0);
+}
+
+#[test]
+fn tokens_from_the_cache_are_those_of_the_texts_that_read_a_prompt() {
+    let server = TestServer::qwen();
+    let ask = |prompt: Value| {
+        let body = json!({ "prompt": prompt, "n": 2, "max_tokens": 4, "temperature": 1.0, "ignore_eos": true });
+        cached(&server.post("/v1/completions", &body).json(200))
+    };
+    let prompts = json!(["the first prompt of two that differ", "another that is not like it"]);
+    assert_eq!(ask(prompts.clone()), 0);
+    let both = ask(prompts.clone());
+    assert_eq!(both, ask(json!([prompts[0]])) + ask(json!([prompts[1]])));
+}
+
 #[test]
 fn a_server_without_a_prefix_cache_reads_everything() {
     let mut options = ServerOptions::default();
