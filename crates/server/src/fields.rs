@@ -74,13 +74,20 @@ impl<'a> Fields<'a> {
     /// A number that f32 can hold.
     pub(crate) fn number(&self, name: &str) -> Result<Option<f32>, ApiError> {
         let read = |value: &Value| value.as_f64().map(|number| number as f32).filter(|number| number.is_finite());
-        self.read(name, "a number", read)
+        let is_number = self.get(name).is_some_and(Value::is_number);
+        self.read(name, if is_number { "a number within the range of 32-bit floats" } else { "a number" }, read)
     }
 
     /// A whole number in a range. `5.0` is one, `"5"` is none.
     pub(crate) fn whole(&self, name: &str, least: i64, most: i64) -> Result<Option<i64>, ApiError> {
         let expected = format!("a whole number from {least} to {most}");
         self.read(name, &expected, |value| whole(value).filter(|number| (least..=most).contains(number)))
+    }
+
+    /// How many of something: whoever reads it knows the most.
+    pub(crate) fn count(&self, name: &str) -> Result<Option<usize>, ApiError> {
+        let read = |value: &Value| whole(value).filter(|&number| number > 0).and_then(|number| number.try_into().ok());
+        self.read(name, "a whole number from 1 on", read)
     }
 
     /// A limit: absent, or -1 and whatever is too large to matter, for none.

@@ -70,7 +70,9 @@ impl Grammars {
 
     /// JS-03: one tool with an odd schema must not sink the request.
     fn with_usable_schema(&self, tool: &Tool) -> Tool {
-        if self.json(&tool.parameters, "parameters").is_ok() {
+        // Nobody is told what is wrong with it, so what `json` does to find that out is saved.
+        let is_usable = || self.compile(TopLevelGrammar::from_json_schema(with_options(&tool.parameters))).is_ok();
+        if schema::check(&tool.parameters, "parameters").is_ok() && is_usable() {
             return tool.clone();
         }
         tracing::warn!(code = "tool_schema_not_enforced", "the arguments of a tool are not enforced by its schema");

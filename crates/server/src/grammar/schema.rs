@@ -12,6 +12,9 @@ const MAX_NODES: usize = 20_000;
 const MAX_ENUM: usize = 2_000;
 /// Branches of one `anyOf`, `oneOf` or `allOf`.
 const MAX_BRANCHES: usize = 200;
+/// Largest bound of a repetition in a `pattern`. The grammar engine gives up on some that are twenty times as large, in the
+/// middle of an answer and after seconds.
+const MAX_REPETITIONS: u64 = 10_000;
 /// Parts that are tried one by one to find the one at fault.
 const MAX_TRIALS: usize = 64;
 
@@ -35,6 +38,7 @@ fn walk(value: &Value, path: &str, depth: usize, nodes: &mut usize) -> Result<()
     match value {
         Value::Object(map) => map.iter().try_for_each(|(key, inner)| {
             check_list(key, inner, path)?;
+            check_pattern(key, inner, path)?;
             walk(inner, path, depth + 1, nodes)
         }),
         Value::Array(items) => items.iter().try_for_each(|inner| walk(inner, path, depth + 1, nodes)),
@@ -54,6 +58,21 @@ fn check_list(key: &str, value: &Value, path: &str) -> Result<(), ApiError> {
         }
         _ => Ok(()),
     }
+}
+
+fn check_pattern(key: &str, value: &Value, path: &str) -> Result<(), ApiError> {
+    let Some(pattern) = value.as_str().filter(|_| key == "pattern") else { return Ok(()) };
+    let bounds = pattern.split('{').skip(1).flat_map(|rest| rest.split('}').next().unwrap_or_default().split(','));
+    // A number that u64 cannot hold is too large as well.
+    let is_number = |bound: &&str| !bound.is_empty() && bound.bytes().all(|byte| byte.is_ascii_digit());
+    let most = bounds.filter(is_number).map(|bound| bound.parse().unwrap_or(u64::MAX)).max().unwrap_or(0);
+    if most > MAX_REPETITIONS {
+        return Err(too_large(
+            path,
+            &format!("a `pattern` repeats {most} times, but at most {MAX_REPETITIONS} are allowed"),
+        ));
+    }
+    Ok(())
 }
 
 fn too_large(path: &str, reason: &str) -> ApiError {
@@ -123,6 +142,13 @@ mod tests {
             check(&wide, "s").unwrap_err().message,
             "`s` is too large a schema: an `enum` has 50000 values, but at most 2000 are allowed"
         );
+        for pattern in ["^c{1000000}$", "a{1,10001}", "[{]x{99999999999999999999,}"] {
+            let error = check(&json!({ "items": { "pattern": pattern } }), "s").unwrap_err();
+            assert_eq!(error.code, Some("schema_too_complex"), "{pattern}");
+        }
+        for pattern in ["^\\d{4}-\\d{2}$", "a{0,10000}", "{{}{1a}", "{"] {
+            check(&json!({ "pattern": pattern }), "s").unwrap();
+        }
         assert!(check(&json!([]), "s").is_err());
         assert!(check(&json!({ "type": "object" }), "s").is_ok());
     }

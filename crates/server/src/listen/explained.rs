@@ -68,7 +68,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Explained<S> {
 
 /// The refusal with a body, if that is what these bytes are. An answer of a route has the name of its request in its head.
 fn explain(bytes: &[u8]) -> Option<Vec<u8>> {
-    let text = std::str::from_utf8(bytes).ok().filter(|text| text.starts_with("HTTP/1.1 4"))?;
+    if !bytes.starts_with(b"HTTP/1.1 4") {
+        return None;
+    }
+    let text = std::str::from_utf8(bytes).ok()?;
     let head = text.strip_suffix("\r\n\r\n").filter(|head| !head.contains("\r\n\r\n"))?;
     let mut lines: Vec<&str> = head.split("\r\n").collect();
     let bare = lines.iter().position(|line| line.eq_ignore_ascii_case("content-length: 0"))?;

@@ -88,9 +88,9 @@ pub(crate) fn logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// Answers to each prompt.
+/// Answers to each prompt; the server's options have the most.
 pub(crate) fn n(fields: &Fields<'_>) -> Result<usize, ApiError> {
-    Ok(fields.whole("n", 1, 128)?.unwrap_or(1) as usize)
+    Ok(fields.count("n")?.unwrap_or(1))
 }
 
 /// How a stream is told.

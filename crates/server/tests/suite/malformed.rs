@@ -144,7 +144,7 @@ fn other_routes_name_their_fields_too() {
         ("/v1/completions", json!({ "prompt": "x", "best_of": 2 }), "best_of"),
         ("/v1/completions", json!({ "prompt": "x", "logprobs": 21 }), "logprobs"),
         ("/v1/completions", json!({ "prompt": "x", "echo": true, "logprobs": 1 }), "echo"),
-        ("/v1/completions", json!({ "prompt": vec!["x"; 17] }), "n"),
+        ("/v1/completions", json!({ "prompt": vec!["x"; 17] }), "prompt"),
         ("/v1/responses", json!({}), "input"),
         ("/v1/responses", json!({ "input": [] }), "input"),
         ("/v1/responses", json!({ "input": [{ "role": "bogus" }] }), "input[0].role"),
