@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pleach_engine::{CancelToken, Event, FinishReason, Finished, Prefill, TokenEvent};
 
 use crate::error::ApiError;
-use crate::generate::Running;
+use crate::generate::Answering;
 use crate::ids;
 use crate::schedule::Update;
 use crate::tools::{CallParser, Piece, Tool};
@@ -66,7 +66,7 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     /// One for each text of a request.
-    pub(crate) fn all(running: &Running) -> Vec<Self> {
+    pub(crate) fn all(running: &Answering) -> Vec<Self> {
         let one = |cancel: &CancelToken| Self {
             calls: running.tools.as_ref().map(|tools: &Arc<[Tool]>| CallParser::new(Arc::clone(tools))),
             most_calls: if running.parallel_tool_calls { usize::MAX } else { 1 },
@@ -202,7 +202,7 @@ impl Answer {
 ///
 /// # Errors
 /// What ended the request.
-pub(crate) async fn collect(mut running: Running) -> Result<(Running, Vec<Answer>, Totals), ApiError> {
+pub(crate) async fn collect(mut running: Answering) -> Result<(Answering, Vec<Answer>, Totals), ApiError> {
     let mut assemblers = Assembler::all(&running);
     let mut answers: Vec<Answer> =
         running.texts.iter().map(|text| Answer { prompt: text.prompt, ..Answer::default() }).collect();

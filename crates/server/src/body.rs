@@ -82,7 +82,6 @@ fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
 mod tests {
     use super::*;
 
-    /// RQ-11, TK-07.
     #[test]
     fn hostile_json_is_refused() {
         let deep = "[".repeat(100_000);

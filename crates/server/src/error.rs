@@ -320,7 +320,6 @@ mod tests {
         assert!(error.message.contains("9000") && error.message.contains("4096"));
     }
 
-    /// SE-03.
     #[test]
     fn no_path_leaves_the_machine() {
         let source = io::Error::other("/secret/model");

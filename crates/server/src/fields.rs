@@ -121,7 +121,6 @@ mod tests {
 
     use super::*;
 
-    /// CX-05.
     #[test]
     fn every_kind_of_number_is_taken_or_named() {
         let limit = |value: Value| {

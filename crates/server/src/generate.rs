@@ -57,7 +57,7 @@ pub(crate) struct Thinking {
 }
 
 /// A request that is being answered. Dropping it ends the work within one pass.
-pub(crate) struct Running {
+pub(crate) struct Answering {
     pub(crate) updates: UnboundedReceiver<Update>,
     pub(crate) texts: Vec<Text>,
     /// What ends each text.
@@ -89,14 +89,14 @@ pub(crate) struct Head {
     pub(crate) reasoning_alias: bool,
 }
 
-impl Running {
+impl Answering {
     /// Whether a text is the first of its prompt, which is the one that reads it.
     pub(crate) fn leads(&self, number: usize) -> bool {
         number == 0 || self.texts[number - 1].prompt != self.texts[number].prompt
     }
 }
 
-impl Drop for Running {
+impl Drop for Answering {
     fn drop(&mut self) {
         self.cancels.iter().for_each(CancelToken::cancel);
         // After the cancelling: whoever reads the count may rely on it.
@@ -108,7 +108,7 @@ impl Drop for Running {
 ///
 /// # Errors
 /// Whatever is wrong with it: nothing is sent before.
-pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner) -> Result<Running, ApiError> {
+pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner) -> Result<Answering, ApiError> {
     app.ready()?.scheduler.check_place(owner)?;
     let shared = Arc::clone(app);
     let submitted = Instant::now();
@@ -128,7 +128,7 @@ pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner)
     }
 }
 
-fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant) -> Result<Running, ApiError> {
+fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant) -> Result<Answering, ApiError> {
     let ready = app.ready()?;
     check(app, ready, &generate)?;
     let prompts =
@@ -143,7 +143,7 @@ fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant)
     settings.split_reasoning = !generate.is_raw;
     settings.spec_budget = app.options.spec_budget;
     ready.scheduler.submit(Work { runs, settings, demands, owner, updates: sender, submitted })?;
-    Ok(Running {
+    Ok(Answering {
         updates,
         texts,
         cancels,

@@ -68,7 +68,7 @@ impl Grammars {
         })
     }
 
-    /// JS-03: one tool with an odd schema must not sink the request.
+    /// One tool with an odd schema must not sink the request.
     fn with_usable_schema(&self, tool: &Tool) -> Tool {
         // Nobody is told what is wrong with it, so what `json` does to find that out is saved.
         let is_usable = || self.compile(TopLevelGrammar::from_json_schema(with_options(&tool.parameters))).is_ok();

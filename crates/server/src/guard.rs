@@ -124,7 +124,7 @@ fn name_of(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }
 
-/// SE-05: a page whose own name leads to this machine must not get in.
+/// A page whose own name leads to this machine must not get in.
 fn check_host(options: &ServerOptions, host: &str) -> Result<(), ApiError> {
     let name = name_of(host);
     let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());

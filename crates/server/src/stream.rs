@@ -16,7 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::answer::{Assembler, Delta, Totals};
 use crate::error::ApiError;
-use crate::generate::Running;
+use crate::generate::Answering;
 use crate::schedule::Update;
 
 /// How a protocol tells an answer in pieces. Each piece is the text of one event, ready to be sent.
@@ -45,7 +45,7 @@ pub(crate) fn named(name: &str, value: &Value) -> String {
 }
 
 /// The response that carries a stream.
-pub(crate) fn respond(running: Running, writer: Box<dyn Writer>, keep_alive: Duration) -> Response {
+pub(crate) fn respond(running: Answering, writer: Box<dyn Writer>, keep_alive: Duration) -> Response {
     let body = Body::from_stream(Events::new(running, writer, keep_alive));
     let mut response = body.into_response();
     let headers = response.headers_mut();
@@ -58,7 +58,7 @@ pub(crate) fn respond(running: Running, writer: Box<dyn Writer>, keep_alive: Dur
 
 /// The body of a stream. Dropping it, as is done when the client has gone, ends the request.
 struct Events {
-    running: Running,
+    running: Answering,
     assemblers: Vec<Assembler>,
     writer: Box<dyn Writer>,
     totals: Totals,
@@ -68,7 +68,7 @@ struct Events {
 }
 
 impl Events {
-    fn new(running: Running, mut writer: Box<dyn Writer>, period: Duration) -> Self {
+    fn new(running: Answering, mut writer: Box<dyn Writer>, period: Duration) -> Self {
         let mut keep_alive = interval_at(Instant::now() + period, period);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {

@@ -132,7 +132,6 @@ mod tests {
 
     use super::*;
 
-    /// JS-13.
     #[test]
     fn bombs_are_refused() {
         let deep = (0..100).fold(json!({ "type": "null" }), |inner, _| json!({ "items": inner }));

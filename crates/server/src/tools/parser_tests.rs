@@ -62,9 +62,8 @@ fn arguments(read: &Read, call: usize) -> Value {
     serde_json::from_str(&read.calls[call].1).unwrap_or_else(|error| panic!("{error}: {:?}", read.calls[call]))
 }
 
-/// TC-01.
 #[test]
-fn tc_01_an_xml_call_is_read_with_types() {
+fn an_xml_call_is_read_with_types() {
     let read = every_cut(
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nSão \"Paulo\"\n\n2\n</parameter>\n<parameter=days>\n3\n</parameter>\n\
          <parameter=zip>\n02134\n</parameter>\n<parameter=metric>\ntrue\n</parameter>\n<parameter=tags>\n[\"a\", 1]\n</parameter>\n\
@@ -103,9 +102,8 @@ fn a_json_call_may_have_its_parts_in_any_order_and_form() {
     assert_eq!(of("{\"name\": \"now\", \"arguments\": null}").1, json!({}));
 }
 
-/// TC-03.
 #[test]
-fn tc_03_calls_follow_each_other_without_phantoms() {
+fn calls_follow_each_other_without_phantoms() {
     let read = every_cut(
         "I look.\n\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n\
          <tool_call>\n<function=now>\n</function>\n</tool_call>\n",
@@ -160,7 +158,7 @@ fn what_stands_between_parameters_is_left_out() {
     assert_eq!(read.text, "after");
 }
 
-/// ST-03: only a true prefix of a marker is held.
+/// Only a true prefix of a marker is held.
 #[test]
 fn text_is_shown_as_soon_as_it_is_settled() {
     let mut parser = CallParser::new(tools());

@@ -83,7 +83,6 @@ mod tests {
         value(text, &schema, &json!({}))
     }
 
-    /// TC-07.
     #[test]
     fn values_take_the_types_of_their_schema() {
         let kind = |name: &str| json!({ "type": name });

@@ -113,7 +113,7 @@ mod tests {
         assert!(refusal(json!({ "messages": [{ "role": "user", "content": 5 }] })).contains("found a number"));
     }
 
-    /// TM-07, TM-11: fields as Zed, LM Studio's clients and others send them.
+    /// Fields as Zed, LM Studio's clients and others send them.
     #[test]
     fn requests_of_real_clients_are_read() {
         let body = json!({

@@ -161,7 +161,6 @@ mod tests {
         read(&Fields::top(&body).unwrap(), Layout::Nested).map_err(|error| error.message)
     }
 
-    /// TC-09.
     #[test]
     fn tools_of_other_kinds_are_left_out_and_named() {
         let offered = read_chat(json!({ "tools": [

@@ -125,7 +125,6 @@ mod tests {
         settings(&Fields::top(&body).unwrap()).map_err(|error| error.message)
     }
 
-    /// RQ-09.
     #[test]
     fn null_is_absent() {
         let names = [

@@ -140,7 +140,6 @@ fn completions_take_texts_and_tokens() {
     assert_eq!(logprobs["text_offset"][0], 0);
 }
 
-/// RQ-07.
 #[test]
 fn embeddings_come_as_numbers_and_as_base64() {
     let server = TestServer::qwen();
@@ -192,7 +191,6 @@ fn small_routes_answer() {
     assert!(server.metric("pleach_output_tokens_total") >= 12);
 }
 
-/// CX-01.
 #[test]
 fn an_overlong_prompt_is_an_error_with_both_counts() {
     let server = TestServer::llama();

@@ -22,7 +22,6 @@ fn begin(server: &TestServer, body: &Value) -> TcpStream {
     stream
 }
 
-/// CA-01.
 #[test]
 fn a_closed_connection_ends_its_request() {
     let server = TestServer::long(options(1, 8));
@@ -39,7 +38,6 @@ fn a_closed_connection_ends_its_request() {
     }
 }
 
-/// CA-03.
 #[test]
 fn who_gives_up_in_the_queue_never_runs() {
     let server = TestServer::long(options(1, 8));
@@ -77,7 +75,7 @@ fn a_full_queue_is_429_with_a_time_to_come_back() {
     assert!(rest.contains("data: [DONE]"), "{rest}");
 }
 
-/// CC-03: texts of requests that run at once are those of requests alone.
+/// Texts of requests that run at once are those of requests alone.
 #[test]
 fn requests_at_once_do_not_mix() {
     let server = TestServer::start("tiny-qwen35", options(3, 16));
@@ -140,7 +138,6 @@ fn a_loading_server_says_so() {
     server.chat(json!({})).json(200);
 }
 
-/// CA-07.
 #[test]
 fn slow_clients_meet_deadlines() {
     let mut options = options(1, 8);

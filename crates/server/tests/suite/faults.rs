@@ -1,46 +1,46 @@
 //! Faults of other local engines, tried on this one; and where else each of them is tried.
 //!
-//! | fault | what happened elsewhere | tests |
-//! |---|---|---|
-//! | RQ-01 | An empty prompt killed the engine. | here; `malformed::other_routes_name_their_fields_too` |
-//! | RQ-03 | Token -1 crashed the server. | `malformed::other_routes_name_their_fields_too` |
-//! | RQ-05 | The chunk with usage had no `choices`. | `streams::usage_comes_in_a_chunk_of_its_own_if_asked_for` |
-//! | RQ-07 | Embeddings in base64, and of token ids, were refused. | `answers::embeddings_come_as_numbers_and_as_base64`, `clients/` |
-//! | RQ-09 | Fields that are null failed. | here; `wire::sampling` |
-//! | RQ-11 | Hostile JSON. | `malformed::bodies_that_are_no_requests_are_refused` |
-//! | ST-01, ST-05 | Stop strings leaked, in streams above all. | here; `pleach-text`'s `stop` at every cut |
-//! | ST-03 | Too much was held back for a stop. | `pleach-text`'s `stop`, `tools::parser_tests` |
-//! | TC-01, TC-03 | Calls differed between streams and whole answers. | `tools::parser_tests` at every cut, `structured::demanded_calls_are_made` |
-//! | TC-05, TC-11 | Pieces of calls without index or id. | `structured::demanded_calls_are_made`, `clients/` |
-//! | TC-07 | Arguments had guessed types. | `tools::typed` |
-//! | TC-09 | Other kinds of tools sank the request. | `wire::offered`, `clients/` |
-//! | JS-01 | A broken schema was left out in silence. | `malformed::a_broken_schema_is_named_by_its_path` |
-//! | JS-03 | Ordinary patterns were refused, one tool sank the request. | `structured::ordinary_schemas_are_taken`, `structured::one_odd_tool_does_not_spoil_the_others` |
-//! | JS-05 | References failed. | `structured::ordinary_schemas_are_taken`, `malformed::every_wrong_field_is_named` |
-//! | JS-07 | A schema turned thinking off. | `structured::a_thought_comes_before_the_json` |
-//! | JS-09 | Guesses ran past the end of a grammar. | `structured::a_schema_holds_and_speculation_changes_nothing`, `clients/schemas.py` |
-//! | JS-11 | A plain request broke the next strict one. | `structured::strict_and_plain_requests_take_turns` |
-//! | JS-13 | Schemas as bombs. | `grammar::schema`, `malformed::every_wrong_field_is_named` |
-//! | PC-01 to PC-09, PC-13 | States were reused wrongly. | `pleach-engine` |
-//! | PC-11 | A change of `tool_choice` missed the cache. | here |
-//! | CC-01, CC-03 | Requests at once mixed or failed by their lengths. | here; `cancel::requests_at_once_do_not_mix` |
-//! | CC-05 | Some numbers of rows computed rubbish. | `pleach-kernels`' conformance |
-//! | CC-07 | Two first requests loaded a model twice. | `cancel::a_loading_server_says_so`: there is one model, loaded before any request |
-//! | CX-01 | Long prompts were cut in silence. | `answers::an_overlong_prompt_is_an_error_with_both_counts` |
-//! | CX-03 | The edge of the context ended the process. | here; `pleach-engine`'s `refusals` |
-//! | CX-05 | Large numbers wrapped. | here; `fields` |
-//! | CX-07 | The context was not what it seemed. | here |
-//! | CX-09 | A context of 0 crashed. | `pleach-engine`'s `refusals` |
-//! | CA-01, CA-03, CA-07 | Work for clients that had gone, slow clients. | `cancel` |
-//! | CA-05 | Silence for minutes. | `streams::silence_is_filled_with_comments` |
-//! | SE-03 | Errors told paths. | here; `error` |
-//! | SE-05 | Names that lead to this machine got in. | `guarded::other_names_of_this_machine_are_refused` |
-//! | SE-07 | Open to all without a key. | `guarded` |
-//! | SE-09 | URLs of images were fetched. | `malformed::every_wrong_field_is_named`, `clients/` |
-//! | TM-01 | System messages that come late. | `protocols::late_system_messages_are_taken_everywhere` |
-//! | TM-07, TM-09, TM-11 | Contents that are null, empty or parts. | here; `wire::chat` |
-//! | TK-07 | Bodies in other encodings. | `malformed::a_body_must_be_utf_8` |
-//! | SD-01, SD-03 | Seeds without effect, or with too much. | here |
+//! | what happened elsewhere | tests |
+//! |---|---|
+//! | An empty prompt killed the engine. | here; `malformed::other_routes_name_their_fields_too` |
+//! | Token -1 crashed the server. | `malformed::other_routes_name_their_fields_too` |
+//! | The chunk with usage had no `choices`. | `streams::usage_comes_in_a_chunk_of_its_own_if_asked_for` |
+//! | Embeddings in base64, and of token ids, were refused. | `answers::embeddings_come_as_numbers_and_as_base64`, `clients/` |
+//! | Fields that are null failed. | here; `wire::sampling` |
+//! | Hostile JSON. | `malformed::bodies_that_are_no_requests_are_refused` |
+//! | Stop strings leaked, in streams above all. | here; `pleach-text`'s `stop` at every cut |
+//! | Too much was held back for a stop. | `pleach-text`'s `stop`, `tools::parser_tests` |
+//! | Calls differed between streams and whole answers. | `tools::parser_tests` at every cut, `structured::demanded_calls_are_made` |
+//! | Pieces of calls without index or id. | `structured::demanded_calls_are_made`, `clients/` |
+//! | Arguments had guessed types. | `tools::typed` |
+//! | Other kinds of tools sank the request. | `wire::offered`, `clients/` |
+//! | A broken schema was left out in silence. | `malformed::a_broken_schema_is_named_by_its_path` |
+//! | Ordinary patterns were refused, one tool sank the request. | `structured::ordinary_schemas_are_taken`, `structured::one_odd_tool_does_not_spoil_the_others` |
+//! | References failed. | `structured::ordinary_schemas_are_taken`, `malformed::every_wrong_field_is_named` |
+//! | A schema turned thinking off. | `structured::a_thought_comes_before_the_json` |
+//! | Guesses ran past the end of a grammar. | `structured::a_schema_holds_and_speculation_changes_nothing`, `clients/schemas.py` |
+//! | A plain request broke the next strict one. | `structured::strict_and_plain_requests_take_turns` |
+//! | Schemas as bombs. | `grammar::schema`, `malformed::every_wrong_field_is_named` |
+//! | States were reused wrongly. | `pleach-engine` |
+//! | A change of `tool_choice` missed the cache. | here |
+//! | Requests at once mixed or failed by their lengths. | here; `cancel::requests_at_once_do_not_mix` |
+//! | Some numbers of rows computed rubbish. | `pleach-kernels`' conformance |
+//! | Two first requests loaded a model twice. | `cancel::a_loading_server_says_so`: there is one model, loaded before any request |
+//! | Long prompts were cut in silence. | `answers::an_overlong_prompt_is_an_error_with_both_counts` |
+//! | The edge of the context ended the process. | here; `pleach-engine`'s `refusals` |
+//! | Large numbers wrapped. | here; `fields` |
+//! | The context was not what it seemed. | here |
+//! | A context of 0 crashed. | `pleach-engine`'s `refusals` |
+//! | Work for clients that had gone, slow clients. | `cancel` |
+//! | Silence for minutes. | `streams::silence_is_filled_with_comments` |
+//! | Errors told paths. | here; `error` |
+//! | Names that lead to this machine got in. | `guarded::other_names_of_this_machine_are_refused` |
+//! | Open to all without a key. | `guarded` |
+//! | URLs of images were fetched. | `malformed::every_wrong_field_is_named`, `clients/` |
+//! | System messages that come late. | `protocols::late_system_messages_are_taken_everywhere` |
+//! | Contents that are null, empty or parts. | here; `wire::chat` |
+//! | Bodies in other encodings. | `malformed::a_body_must_be_utf_8` |
+//! | Seeds without effect, or with too much. | here |
 
 use pleach_server::ServerOptions;
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ fn streamed(server: &TestServer, mut body: Value) -> String {
 }
 
 #[test]
-fn rq_01_prompts_of_nothing_are_errors_or_answers() {
+fn prompts_of_nothing_are_errors_or_answers() {
     let server = TestServer::llama();
     for prompt in [json!(""), json!([]), json!([""]), json!(null), json!([[]])] {
         server.post("/v1/completions", &json!({ "prompt": prompt, "max_tokens": 2 })).error(400);
@@ -70,7 +70,7 @@ fn rq_01_prompts_of_nothing_are_errors_or_answers() {
 }
 
 #[test]
-fn rq_09_null_is_absent_in_every_field() {
+fn null_is_absent_in_every_field() {
     let server = TestServer::llama();
     let plain = server.chat(json!({ "seed": 5 })).json(200);
     let names = [
@@ -111,7 +111,7 @@ fn rq_09_null_is_absent_in_every_field() {
 }
 
 #[test]
-fn st_01_streams_end_before_a_stop_like_whole_answers() {
+fn streams_end_before_a_stop_like_whole_answers() {
     let server = TestServer::llama();
     let whole = server.chat(json!({ "max_tokens": 24 })).json(200);
     let characters: Vec<char> = content(&whole).chars().collect();
@@ -125,7 +125,7 @@ fn st_01_streams_end_before_a_stop_like_whole_answers() {
 }
 
 #[test]
-fn pc_11_what_is_asked_of_the_answer_does_not_miss_the_cache() {
+fn what_is_asked_of_the_answer_does_not_miss_the_cache() {
     let server = TestServer::qwen();
     let tool = json!({ "type": "function", "function": { "name": "pick", "parameters": { "type": "object" } } });
     let ask = |more: Value| {
@@ -147,7 +147,7 @@ fn pc_11_what_is_asked_of_the_answer_does_not_miss_the_cache() {
 }
 
 #[test]
-fn cc_01_prompts_of_any_lengths_at_once_are_answered_as_alone() {
+fn prompts_of_any_lengths_at_once_are_answered_as_alone() {
     let mut options = ServerOptions::default();
     options.parallel = 8;
     let server = TestServer::start("tiny-qwen35", options);
@@ -179,7 +179,7 @@ fn cc_01_prompts_of_any_lengths_at_once_are_answered_as_alone() {
 }
 
 #[test]
-fn cx_03_the_edge_of_the_context_is_an_end_of_length() {
+fn the_edge_of_the_context_is_an_end_of_length() {
     let server = TestServer::llama();
     let context = server.get("/v1/models").json(200)["data"][0]["context_length"].as_u64().unwrap() as usize;
     let ask = |length: usize| {
@@ -201,7 +201,7 @@ fn cx_03_the_edge_of_the_context_is_an_end_of_length() {
 }
 
 #[test]
-fn cx_05_whole_numbers_are_taken_or_refused_by_name() {
+fn whole_numbers_are_taken_or_refused_by_name() {
     let server = TestServer::llama();
     let numbers = [
         json!(-1),
@@ -239,7 +239,7 @@ fn cx_05_whole_numbers_are_taken_or_refused_by_name() {
 }
 
 #[test]
-fn cx_07_the_context_that_is_told_is_the_context_that_is_there() {
+fn the_context_that_is_told_is_the_context_that_is_there() {
     let server = TestServer::llama();
     let model = server.get("/v1/models").json(200)["data"][0].clone();
     assert_eq!((&model["context_length"], &model["max_model_len"]), (&json!(4096), &json!(4096)));
@@ -247,7 +247,7 @@ fn cx_07_the_context_that_is_told_is_the_context_that_is_there() {
 }
 
 #[test]
-fn se_03_no_error_tells_where_files_are() {
+fn no_error_tells_where_files_are() {
     let server = TestServer::llama();
     let home = fixture("");
     let places = [home.to_str().unwrap(), "tiny-llama/", env!("CARGO_MANIFEST_DIR"), "src/"];
@@ -270,7 +270,7 @@ fn se_03_no_error_tells_where_files_are() {
 }
 
 #[test]
-fn tm_07_contents_of_nothing_are_the_same() {
+fn contents_of_nothing_are_the_same() {
     let server = TestServer::qwen();
     let call = json!([{ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"a\":1}" } }]);
     let ask = |assistant: Value| {
@@ -283,19 +283,18 @@ fn tm_07_contents_of_nothing_are_the_same() {
     for content in [json!(null), json!(""), json!([]), json!([{ "type": "text", "text": "" }])] {
         assert_eq!(ask(json!({ "role": "assistant", "content": content, "tool_calls": call })), absent, "{content}");
     }
-    // TM-09.
     let history = json!([{ "role": "user", "content": "x" }, { "role": "assistant", "content": "" }, { "role": "user", "content": "y" }]);
     server.chat(json!({ "messages": history })).json(200);
 }
 
 #[test]
-fn sd_01_a_seed_decides_the_text_and_nothing_else() {
+fn a_seed_decides_the_text_and_nothing_else() {
     let server = TestServer::llama();
     let ask = |body: Value| content(&server.post("/v1/chat/completions", &body).json(200)).to_owned();
     let message = with_message(json!({ "temperature": 1.2, "seed": 11 }));
     let first = ask(message.clone());
     assert!((0..10).all(|_| ask(message.clone()) == first));
-    // SD-03: a seed leaves the temperature as it is.
+    // A seed leaves the temperature as it is.
     let mut free = with_message(json!({}));
     free.as_object_mut().unwrap().remove("temperature");
     let texts: Vec<String> = (0..4)

@@ -5,7 +5,6 @@ use serde_json::json;
 
 use crate::support::{TestServer, with_message};
 
-/// SE-05.
 #[test]
 fn other_names_of_this_machine_are_refused() {
     let server = TestServer::llama();
@@ -44,7 +43,6 @@ fn pages_need_leave() {
     assert!(plain.header("access-control-allow-origin").is_none());
 }
 
-/// SE-07.
 #[test]
 fn keys_are_asked_for_everywhere_but_at_health() {
     let mut options = ServerOptions::default();

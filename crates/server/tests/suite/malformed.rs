@@ -118,7 +118,7 @@ fn every_wrong_field_is_named() {
     server.chat(json!({})).json(200);
 }
 
-/// JS-01: the part of the schema at fault is named.
+/// The part of the schema at fault is named.
 #[test]
 fn a_broken_schema_is_named_by_its_path() {
     let server = TestServer::llama();
@@ -188,7 +188,7 @@ fn other_routes_name_their_fields_too() {
         let error = server.post(path, &body).error(400);
         assert_eq!(error["param"], param, "{path}: {error}");
     }
-    // RQ-01: an empty text continues nothing, unless the model begins texts with a token of its own.
+    // An empty text continues nothing, unless the model begins texts with a token of its own.
     assert_eq!(server.post("/v1/completions", &json!({ "prompt": "" })).error(400)["code"], "empty_prompt");
     for body in [
         json!({}),
@@ -201,7 +201,6 @@ fn other_routes_name_their_fields_too() {
     server.chat(json!({})).json(200);
 }
 
-/// RQ-11.
 #[test]
 fn bodies_that_are_no_requests_are_refused() {
     let server = TestServer::llama();
@@ -369,7 +368,7 @@ fn a_body_beyond_the_limit_is_413() {
     server.chat(json!({ "max_tokens": 1 })).json(200);
 }
 
-/// TK-07: a body of another encoding.
+/// A body of another encoding.
 #[test]
 fn a_body_must_be_utf_8() {
     let server = TestServer::llama();

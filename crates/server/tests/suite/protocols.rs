@@ -95,7 +95,7 @@ fn the_billing_line_does_not_reach_the_model() {
     assert_eq!((&first["cache_read_input_tokens"], &second["input_tokens"]), (&json!(0), &json!(0)));
 }
 
-/// TM-01: a system message that comes late is no error.
+/// A system message that comes late is no error.
 #[test]
 fn late_system_messages_are_taken_everywhere() {
     let server = TestServer::qwen();

@@ -37,7 +37,7 @@ fn a_stream_has_its_role_once_and_one_end() {
     assert_eq!(last["timings"]["predicted_n"], 12);
 }
 
-/// RQ-05, and RQ-09 for `{}`.
+/// `{}` is as good as absent.
 #[test]
 fn usage_comes_in_a_chunk_of_its_own_if_asked_for() {
     let server = TestServer::llama();
@@ -110,7 +110,6 @@ fn completions_stream_the_same_text() {
     }
 }
 
-/// CA-05.
 #[test]
 fn silence_is_filled_with_comments() {
     let mut options = ServerOptions::default();

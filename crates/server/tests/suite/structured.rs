@@ -41,7 +41,6 @@ fn check(text: &str) {
     assert!(!fruit["tags"].as_array().unwrap().is_empty());
 }
 
-/// JS-08, JS-09.
 #[test]
 fn a_schema_holds_and_speculation_changes_nothing() {
     for model in ["tiny-llama", "tiny-qwen35"] {
@@ -60,7 +59,7 @@ fn a_schema_holds_and_speculation_changes_nothing() {
     }
 }
 
-/// JS-07: the grammar begins after the thought, which its budget ends.
+/// The grammar begins after the thought, which its budget ends.
 #[test]
 fn a_thought_comes_before_the_json() {
     let server = TestServer::qwen();
@@ -88,7 +87,7 @@ fn any_object_is_json_object() {
     }
 }
 
-/// JS-11: a strict request leaves nothing behind for a plain one, nor the other way round.
+/// A strict request leaves nothing behind for a plain one, nor the other way round.
 #[test]
 fn strict_and_plain_requests_take_turns() {
     let server = TestServer::llama();
@@ -100,7 +99,6 @@ fn strict_and_plain_requests_take_turns() {
     }
 }
 
-/// JS-03, JS-05.
 #[test]
 fn ordinary_schemas_are_taken() {
     let server = TestServer::llama();
@@ -206,7 +204,7 @@ fn demanded_calls_reach_the_other_protocols() {
     assert!(serde_json::from_str::<Value>(item["arguments"].as_str().unwrap()).unwrap()["kind"].is_string());
 }
 
-/// JS-03: a schema that cannot be enforced does not sink the request.
+/// A schema that cannot be enforced does not sink the request.
 #[test]
 fn one_odd_tool_does_not_spoil_the_others() {
     let server = TestServer::llama();
