@@ -83,7 +83,8 @@ impl ServerOptions {
         };
         let is_origin = |origin: &str| {
             let parts = origin.trim_end_matches('/').split_once("://");
-            origin == "*" || parts.is_some_and(|(scheme, name)| !scheme.is_empty() && is_name(name))
+            // Browsers send `null` for pages from files.
+            ["*", "null"].contains(&origin) || parts.is_some_and(|(scheme, name)| !scheme.is_empty() && is_name(name))
         };
         if let Some(found) = self.allowed_origins.iter().find(|origin| !is_origin(origin)) {
             return Err(ServeError::InvalidOrigin { found: found.clone() });
@@ -142,7 +143,7 @@ mod tests {
             options.check().map_err(|error| error.to_string())
         };
         assert_eq!(
-            check(&["*", "https://app.example:8080/", "http://[::1]:3000"], &["box.lan", "::1", "10.0.0.1"]),
+            check(&["*", "null", "https://app.example:8080/", "http://[::1]:3000"], &["box.lan", "::1", "10.0.0.1"]),
             Ok(())
         );
         for origin in ["", "app.example", "https://", "://app.example", "https://app.example/page", "https://a b"] {
