@@ -4,12 +4,14 @@
 
 mod support;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach_checkpoint::{Checkpoint, DrafterCheckpoint, Tensor, WeaverCheckpoint};
 use pleach_engine::{
-    DeviceChoice, Engine, EngineOptions, Environment, Event, Request, Sampling, Settings, Speculation, locate,
+    DeviceChoice, Engine, EngineOptions, Environment, Event, Request, Sampling, Settings, SpecBudget, Speculation,
+    locate,
 };
 use pleach_kernels::{Activations, CpuDevice, CpuOptions, DType, Device, ReferenceDevice};
 use pleach_model::{DFlash, DFlashRunner, LoadOptions, Model, Weaver, WeaverNode, WeaverRunner};
@@ -103,6 +105,73 @@ fn the_trained_drafter_changes_no_token_and_saves_passes() {
             }
         }
     }
+}
+
+/// Draws by every drafter, in trees of every size, on one and two threads, greedily and with noise and penalties: one text
+/// for each seed. A small part of it runs in every test run, above.
+#[test]
+#[ignore = "takes minutes: `cargo nextest run --release -p pleach-engine --run-ignored only`"]
+fn every_drafter_budget_thread_count_and_seed_gives_the_text_of_plain_decoding() {
+    let garbage = tempfile::tempdir().unwrap();
+    let shape = support::random_drafter::Shape { hidden_size: 576, vocab_size: 49152, num_layers: 30 };
+    support::random_drafter::write(garbage.path(), shape, 11);
+    let drafters = [
+        (Speculation::Ngram, None),
+        (Speculation::DFlash, Some(drafter())),
+        (Speculation::Draft, Some(drafter())),
+        (Speculation::Auto, Some(drafter())),
+        (Speculation::DFlash, Some(garbage.path().to_owned())),
+        (Speculation::Draft, Some(garbage.path().to_owned())),
+    ];
+    let plain = open(DeviceChoice::Cpu);
+    let cases: Vec<_> = (0..6).flat_map(|seed| matrix_settings(seed).map(|settings| (seed, settings))).collect();
+    let ask = |engine: &Engine, seed: u64, settings: &Settings, spec_budget: SpecBudget| {
+        let question = MATRIX_QUESTIONS[seed as usize % MATRIX_QUESTIONS.len()];
+        let request = Request::user(question).with(Settings { spec_budget, ..settings.clone() });
+        run(&mut engine.session().unwrap(), &request).ids()
+    };
+    let texts: Vec<_> = cases.iter().map(|(seed, settings)| ask(&plain, *seed, settings, support::rows(1))).collect();
+    for (speculation, draft_model) in drafters {
+        for threads in [1, 2] {
+            let options = EngineOptions {
+                speculation,
+                draft_model: draft_model.clone(),
+                threads: NonZeroUsize::new(threads),
+                ..EngineOptions::default()
+            };
+            let engine = Engine::open(&path(), &options).unwrap();
+            for budget in [SpecBudget::Automatic].into_iter().chain([1, 2, 3, 5, 8, 16, 33, 64].map(support::rows)) {
+                for ((seed, settings), text) in cases.iter().zip(&texts) {
+                    let found = ask(&engine, *seed, settings, budget);
+                    let sampling = &settings.sampling;
+                    assert_eq!(&found, text, "{speculation:?}, {draft_model:?}, {threads}, {budget:?}, {sampling:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Code, prose, and a text that is largely a copy of the prompt.
+const MATRIX_QUESTIONS: [&str; 3] = [
+    QUESTION,
+    "Why is the sky blue? Answer in three sentences.",
+    "Repeat this list and add one item: apples, pears, plums, cherries, quinces, apples, pears, plums.",
+];
+
+fn matrix_settings(seed: u64) -> [Settings; 3] {
+    let sampled = Sampling { temperature: Some(0.7), top_p: Some(0.95), seed: Some(seed), ..Sampling::default() };
+    let penalized = Sampling {
+        repetition_penalty: Some(1.15),
+        frequency_penalty: Some(0.2),
+        presence_penalty: Some(0.1),
+        min_p: Some(0.02),
+        ..sampled.clone()
+    };
+    [Sampling::greedy(), sampled, penalized].map(|sampling| Settings {
+        sampling,
+        max_tokens: Some(40),
+        ..Settings::default()
+    })
 }
 
 #[test]
