@@ -41,7 +41,18 @@ fn unsupported(header: &str, found: &[u8], expected: &str) -> ApiError {
     ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message).at(header)
 }
 
-async fn bytes(mut body: Body, options: &ServerOptions) -> Result<Vec<u8>, ApiError> {
+/// A whole body may take as long as so many waits for a piece of it: a client that drips must not hold its connection for ever.
+const MOST_WAITS: u32 = 10;
+
+async fn bytes(body: Body, options: &ServerOptions) -> Result<Vec<u8>, ApiError> {
+    let most = options.body_timeout.saturating_mul(MOST_WAITS);
+    timeout(most, pieces(body, options)).await.unwrap_or_else(|_| {
+        let message = format!("the body was not complete within {} s", most.as_secs());
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message))
+    })
+}
+
+async fn pieces(mut body: Body, options: &ServerOptions) -> Result<Vec<u8>, ApiError> {
     let most = options.max_body_bytes;
     let announced = axum::body::HttpBody::size_hint(&body).lower();
     if announced > most as u64 {

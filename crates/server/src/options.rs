@@ -37,7 +37,7 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Time for the head of a request, and between two requests of a connection.
     pub header_timeout: Duration,
-    /// Time between two pieces of a request's body.
+    /// Time between two pieces of a request's body; the whole may take ten times as long.
     pub body_timeout: Duration,
     /// Time between comments in a stream that has nothing else to say.
     pub keep_alive: Duration,

@@ -44,7 +44,7 @@ pub(crate) fn read(fields: &Fields<'_>, layout: Layout) -> Result<Offered, ApiEr
         let path = format!("tools[{index}]");
         let tool = Fields::inside(value, &path)?;
         match tool.text("type")? {
-            Some(kind) if !is_function(kind, layout) => offered.ignored.push(kind.chars().take(40).collect()),
+            Some(kind) if !is_function(kind, layout) => offered.ignored.push(nameable(kind)),
             _ => offered.tools.push(read_tool(&tool, layout)?),
         }
     }
@@ -54,6 +54,11 @@ pub(crate) fn read(fields: &Fields<'_>, layout: Layout) -> Result<Offered, ApiEr
     };
     check_choice(&offered)?;
     Ok(offered)
+}
+
+/// A kind as a header can name it: short, in visible ASCII characters.
+fn nameable(kind: &str) -> String {
+    kind.chars().take(40).map(|character| if character.is_ascii_graphic() { character } else { '?' }).collect()
 }
 
 fn is_function(kind: &str, layout: Layout) -> bool {

@@ -1,6 +1,7 @@
 //! `/v1/responses`: answers, whole and in pieces.
 
 use pleach_engine::TokenEvent;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Call, Delta, Outcome, Reason, Totals};
@@ -19,7 +20,7 @@ pub(crate) fn whole(head: &Head, echo: &Map<String, Value>, answer: &Answer, tot
     if !answer.content.is_empty() || answer.calls.is_empty() {
         output.push(message_item(&ids::fresh("msg_"), &answer.content, "completed"));
     }
-    output.extend(answer.calls.iter().map(|call| call_item(&ids::fresh("fc_"), call, "completed")));
+    output.extend(answer.calls.iter().map(|call| call_item(&ids::fresh("fc_"), call, status_of(call))));
     let mut response = response(&ids::fresh("resp_"), head, echo, output);
     let is_cut = answer.outcome.as_ref().is_some_and(|outcome| outcome.reason == Reason::Length);
     complete(&mut response, is_cut, totals);
@@ -82,6 +83,12 @@ fn text_part(text: &str) -> Value {
 fn reasoning_item(id: &str, text: &str) -> Value {
     let content = json!([{ "type": "reasoning_text", "text": text }]);
     json!({ "id": id, "type": "reasoning", "summary": [], "content": content })
+}
+
+/// A call whose arguments were cut off is incomplete.
+fn status_of(call: &Call) -> &'static str {
+    let is_whole = serde_json::from_str::<IgnoredAny>(&call.arguments).is_ok();
+    if is_whole { "completed" } else { "incomplete" }
 }
 
 fn call_item(id: &str, call: &Call, status: &str) -> Value {
@@ -204,7 +211,8 @@ impl ResponseWriter {
                 text_done["arguments"] = Value::from(text.as_str());
                 text_done["name"] = Value::from(name.as_str());
                 frames.push(self.event("response.function_call_arguments.done", text_done));
-                call_item(&id, &Call { id: call, name, arguments: text }, "completed")
+                let call = Call { id: call, name, arguments: text };
+                call_item(&id, &call, status_of(&call))
             }
             Kind::Message => {
                 self.end_part("response.output_text.done", text_done, text_part(&text), frames);

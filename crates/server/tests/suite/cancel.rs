@@ -160,6 +160,17 @@ fn slow_clients_meet_deadlines() {
     slow.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"mess")
         .unwrap();
     assert_eq!(read_answer(&mut slow).error(408)["code"], "request_timeout");
+    // One that drips is never silent for long, and is ended all the same.
+    let mut dripping = server.connect();
+    dripping
+        .write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n")
+        .unwrap();
+    let mut drips = 0;
+    while drips < 200 && dripping.write_all(b" ").is_ok() {
+        drips += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(drips < 200, "a body that drips was taken for {drips} drips");
     // An idle connection between two requests ends as well.
     let mut idle = server.connect();
     idle.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();

@@ -195,12 +195,30 @@ fn demanded_calls_reach_the_other_protocols() {
 
     let body = json!({
         "input": "Pick one", "max_output_tokens": 200, "temperature": 0, "reasoning": { "effort": "none" },
-        "tools": [{ "type": "web_search" }, { "type": "function", "name": "pick", "parameters": schema }], "tool_choice": "required",
+        "tools": [{ "type": "web_search" }, { "type": "sóme\r\nkind" }, { "type": "function", "name": "pick", "parameters": schema }], "tool_choice": "required",
     });
+    let mut num_cut = 0;
     let answer = server.post("/v1/responses", &body);
-    assert_eq!(answer.header("x-pleach-ignored-tools"), Some("web_search"));
+    assert_eq!(answer.header("x-pleach-ignored-tools"), Some("web_search, s?me??kind"));
     let item = &answer.json(200)["output"][0];
     assert_eq!((&item["type"], &item["name"]), (&json!("function_call"), &json!("pick")));
+    assert_eq!(item["status"], "completed");
+    for most in (1..200).step_by(3) {
+        let mut cut = body.clone();
+        cut["max_output_tokens"] = Value::from(most);
+        let answer = server.post("/v1/responses", &cut).json(200);
+        let Some(item) = answer["output"].as_array().unwrap().iter().find(|item| item["type"] == "function_call")
+        else {
+            continue;
+        };
+        let is_whole = serde_json::from_str::<Value>(item["arguments"].as_str().unwrap()).is_ok();
+        assert_eq!(item["status"], if is_whole { "completed" } else { "incomplete" }, "{most}: {item}");
+        num_cut += usize::from(!is_whole);
+        if is_whole {
+            break;
+        }
+    }
+    assert!(num_cut > 0);
     assert!(serde_json::from_str::<Value>(item["arguments"].as_str().unwrap()).unwrap()["kind"].is_string());
 }
 
