@@ -112,7 +112,7 @@ impl Batch {
 
     /// Ends all requests without a word after a fault: nothing is kept of what it may have spoiled.
     pub fn abandon(&mut self) {
-        self.requests.drain(..).for_each(|(_, mut running)| running.fail(EngineError::Fault));
+        self.requests.drain(..).for_each(|(_, mut running)| running.fail_in_pass(EngineError::Fault));
     }
 
     /// Makes one pass, and gives what it brought: for each request its events in order, an error being the last as

@@ -97,7 +97,7 @@ impl Forest {
         if let Err(error) = forward(&mut runners.target, parts) {
             match parts {
                 [] => {}
-                [part] => part.running.fail(error),
+                [part] => part.running.fail_in_pass(error),
                 // Whose fault it is shows when each runs alone.
                 parts => parts.iter_mut().for_each(|part| self.run(runners, slice::from_mut(part), costs)),
             }

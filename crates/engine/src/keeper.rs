@@ -6,7 +6,7 @@ use pleach_model::Sequence;
 
 use crate::Engine;
 use crate::engine::EncodedPrompt;
-use crate::prefix_cache::{CacheOwner, Found, Kept, SharedCache};
+use crate::prefix_cache::{CacheOwner, Doubt, Found, Keep, Kept, SharedCache};
 
 /// A state is kept for so many tokens more at least: a pass has to end where one is kept, and a short pass costs as much as some
 /// tokens of a long one.
@@ -21,6 +21,8 @@ pub(crate) struct Keeper {
     places: Vec<usize>,
     /// Places where one is worth writing to disk.
     lasting: Vec<usize>,
+    /// [`Found::doubts`], if the request goes on from a kept state.
+    doubts: Option<u64>,
 }
 
 /// A kept state that is compared with what reading the prompt from the start gives.
@@ -36,7 +38,7 @@ pub(crate) struct Check {
 
 impl Keeper {
     pub(crate) fn new(cache: SharedCache, owner: CacheOwner) -> Self {
-        Self { cache, owner, places: Vec::new(), lasting: Vec::new() }
+        Self { cache, owner, places: Vec::new(), lasting: Vec::new(), doubts: None }
     }
 
     /// Looks up what is known of a prompt, and chooses where to keep more of it: where turns end, where an earlier text went on
@@ -45,6 +47,7 @@ impl Keeper {
         let found = self.cache.find(self.owner, &prompt.tokens, engine.model());
         let len = prompt.tokens.len();
         let known = found.kept.as_ref().filter(|_| !found.verify).map_or(0, Kept::len);
+        self.doubts = (known > 0).then_some(found.doubts);
         let is_worth = |place: &usize| *place >= known + FEWEST && *place < len;
         self.lasting = prompt.turn_ends.iter().copied().chain([found.met]).filter(is_worth).collect();
         let spaced = (1..).map(|count| count * engine.kept_spacing()).take_while(|&place| place < len);
@@ -65,19 +68,20 @@ impl Keeper {
 
     /// Keeps a state that stands for `tokens`.
     pub(crate) fn keep(&self, tokens: &[u32], kept: Kept) {
-        self.cache.insert(self.owner, tokens, kept, self.lasting.contains(&tokens.len()));
+        let keep = Keep { is_lasting: self.lasting.contains(&tokens.len()), doubts: self.doubts };
+        self.cache.insert(self.owner, tokens, kept, keep);
     }
 
     /// Forgets all states that stand for the first tokens of `tokens`: they may be wrong.
     pub(crate) fn forget(&self, tokens: &[u32]) {
-        self.cache.forget(self.owner, tokens);
+        self.cache.forget(Doubt::Along(self.owner, tokens.to_vec()));
     }
 
     /// Compares what a kept state has given for a prompt with the logits after reading all of it.
-    pub(crate) fn compare(&self, check: &Check, prompt: &[u32], logits: &[f32]) {
+    pub(crate) fn compare(&self, check: &Check, logits: &[f32]) {
         let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
         let is_right = check.logits.as_ref().is_some_and(|kept| bits(kept) == bits(logits));
-        self.cache.verified(self.owner, &prompt[..check.known], is_right);
+        self.cache.verified(self.owner, check.known, is_right);
     }
 }
 

@@ -68,6 +68,31 @@ impl CacheOwner {
     }
 }
 
+/// Kept states that may be wrong.
+#[derive(Debug, Clone)]
+pub(crate) enum Doubt {
+    /// Those that stand for the first of these tokens.
+    Along(CacheOwner, Vec<u32>),
+    /// Those of an owner.
+    All(CacheOwner),
+}
+
+impl Doubt {
+    fn owner(&self) -> CacheOwner {
+        let (Self::Along(owner, _) | Self::All(owner)) = self;
+        *owner
+    }
+
+    /// Whether a state that stands for `tokens` is among them.
+    fn includes(&self, owner: CacheOwner, tokens: &[u32]) -> bool {
+        self.owner() == owner
+            && match self {
+                Self::Along(_, along) => along.starts_with(tokens),
+                Self::All(_) => true,
+            }
+    }
+}
+
 /// What is kept of a text at one of its places: it stands for the tokens before.
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -102,6 +127,8 @@ struct PrefixCache {
     stats: PrefixCacheStats,
     /// Verifications that are due, in parts of one.
     due: f64,
+    /// How often states were forgotten because they may be wrong.
+    doubts: u64,
 }
 
 #[derive(Debug)]
@@ -143,7 +170,7 @@ impl PrefixCache {
     fn new(limit: Limit) -> Self {
         let (texts, order) = (HashMap::new(), BTreeMap::new());
         let (memory, stats) = (Memory::default(), PrefixCacheStats::default());
-        Self { texts, order, uses: 0, memory, limit, stats, due: 0.0 }
+        Self { texts, order, uses: 0, memory, limit, stats, due: 0.0, doubts: 0 }
     }
 
     /// A copy of the longest state that `prompt` can go on from, and the number of its tokens that were met before, with or
@@ -159,6 +186,11 @@ impl PrefixCache {
         entry.last_use = self.uses;
         self.order.insert(self.uses, (owner, id));
         (Some(kept), walk.shared)
+    }
+
+    /// Tokens of `prompt` that were met before.
+    fn met(&self, owner: CacheOwner, prompt: &[u32]) -> usize {
+        self.texts.get(&owner).map_or(0, |text| text.walk(prompt).shared)
     }
 
     /// Tokens of `prompt` that [`find`](Self::find) would save.
@@ -189,17 +221,17 @@ impl PrefixCache {
         self.make_room();
     }
 
-    /// Forgets all states that stand for the first tokens of `tokens`: they may be wrong.
-    fn forget(&mut self, owner: CacheOwner, tokens: &[u32]) {
-        let found = self.texts.get(&owner).map(|text| text.walk(tokens).found).unwrap_or_default();
-        found.into_iter().for_each(|(_, id)| self.remove(owner, id));
-    }
-
-    /// Forgets the state that stands for exactly `tokens`.
-    fn forget_exactly(&mut self, owner: CacheOwner, tokens: &[u32]) {
-        let found = self.texts.get(&owner).map(|text| text.walk(tokens).found).unwrap_or_default();
-        let of_all = found.into_iter().find(|(len, _)| *len == tokens.len());
-        of_all.into_iter().for_each(|(_, id)| self.remove(owner, id));
+    /// Forgets states.
+    fn forget(&mut self, doubt: &Doubt) {
+        self.doubts += 1;
+        let ids: Vec<NodeId> = match doubt {
+            Doubt::Along(owner, tokens) => {
+                let found = self.texts.get(owner).map(|text| text.walk(tokens).found).unwrap_or_default();
+                found.into_iter().map(|(_, id)| id).collect()
+            }
+            Doubt::All(owner) => self.order.values().filter(|(of, _)| of == owner).map(|&(_, id)| id).collect(),
+        };
+        ids.into_iter().for_each(|id| self.remove(doubt.owner(), id));
     }
 
     /// Counts a look-up; whether it is one of those to be verified, a share `verify` of the hits.
@@ -289,6 +321,17 @@ pub(crate) struct Found {
     pub(crate) met: usize,
     /// Whether the state is to be compared with what reading from the start gives.
     pub(crate) verify: bool,
+    /// How often states had been forgotten when it was found.
+    pub(crate) doubts: u64,
+}
+
+/// How a state is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keep {
+    /// Whether on disk as well.
+    pub(crate) is_lasting: bool,
+    /// [`Found::doubts`] of the state that it goes on from; `None` if its tokens were read from the start.
+    pub(crate) doubts: Option<u64>,
 }
 
 impl SharedCache {
@@ -319,57 +362,69 @@ impl SharedCache {
     pub(crate) fn find(&self, owner: CacheOwner, prompt: &[u32], model: &Model) -> Found {
         let in_memory = self.lock().reusable(owner, prompt);
         let from_disk = self.load(owner, prompt, in_memory + LEAST_GAIN, model);
+        let is_on_disk = from_disk.is_some();
         let mut cache = self.lock();
-        if let Some((tokens, kept)) = &from_disk {
-            cache.insert(owner, tokens, kept.snapshot());
+        let mut loaded = None;
+        if let Some((tokens, kept)) = from_disk {
+            loaded = Some(kept.snapshot());
+            cache.insert(owner, &tokens, kept);
         }
-        let (kept, met) = cache.find(owner, prompt);
-        // A state that is too large for the memory is used all the same.
-        let kept = kept.or_else(|| from_disk.as_ref().map(|(_, kept)| kept.snapshot()));
-        let verify = cache.count(kept.is_some(), from_disk.is_some(), self.0.verify);
-        Found { kept, met, verify }
+        let (kept, met) = match loaded {
+            // It is longer than all in memory. One that is too large for the memory is used all the same.
+            Some(loaded) => (Some(loaded), cache.met(owner, prompt)),
+            None => cache.find(owner, prompt),
+        };
+        let verify = cache.count(kept.is_some(), is_on_disk, self.0.verify);
+        Found { kept, met, verify, doubts: cache.doubts }
     }
 
     fn load(&self, owner: CacheOwner, prompt: &[u32], least: usize, model: &Model) -> Option<(Vec<u32>, Kept)> {
-        let saved = self.0.store.as_ref()?.load(owner, prompt, least)?;
+        let store = self.0.store.as_ref()?;
+        let saved = store.load(owner, prompt, least)?;
         match model.restore_sequence(&saved.state) {
             Ok(sequence) => Some((saved.header.tokens, Kept { sequence, costly: None, logits: None })),
             Err(error) => {
                 tracing::warn!(%error, "a kept state cannot be restored");
+                store.skip(owner, &saved.header.tokens);
                 None
             }
         }
     }
 
-    /// Keeps a state that stands for `tokens`; one that is lasting on disk as well.
-    pub(crate) fn insert(&self, owner: CacheOwner, tokens: &[u32], kept: Kept, is_lasting: bool) {
-        let store = self.0.store.as_ref().filter(|store| is_lasting && !store.has(owner, tokens));
+    /// Keeps a state that stands for `tokens`; one that is lasting on disk as well. One that goes on from a kept state is left
+    /// out if states were forgotten since that was found: it may be computed from one of them.
+    pub(crate) fn insert(&self, owner: CacheOwner, tokens: &[u32], kept: Kept, keep: Keep) {
+        let mut cache = self.lock();
+        if keep.doubts.is_some_and(|doubts| doubts != cache.doubts) {
+            return;
+        }
+        let store = self.0.store.as_ref().filter(|store| keep.is_lasting && !store.has(owner, tokens));
         if let Some(store) = store {
             store.save(owner, tokens, kept.sequence.snapshot());
         }
-        self.lock().insert(owner, tokens, kept);
+        cache.insert(owner, tokens, kept);
     }
 
-    /// Forgets all states that stand for the first tokens of `tokens`: they may be wrong.
-    pub(crate) fn forget(&self, owner: CacheOwner, tokens: &[u32]) {
-        self.lock().forget(owner, tokens);
-    }
-
-    /// Notes whether the state that stands for `tokens` was right, and forgets it if not.
-    pub(crate) fn verified(&self, owner: CacheOwner, tokens: &[u32], is_right: bool) {
-        let mut cache = self.lock();
-        cache.stats.verified += 1;
-        if is_right {
-            return;
+    /// Forgets states that may be wrong, in memory and on disk.
+    pub(crate) fn forget(&self, doubt: Doubt) {
+        self.lock().forget(&doubt);
+        if let Some(store) = &self.0.store {
+            store.forget(doubt);
         }
-        cache.stats.mismatches += 1;
-        tracing::error!(
-            tokens = tokens.len(),
-            "a kept state gives other logits than reading the prompt from the start"
-        );
-        cache.forget_exactly(owner, tokens);
-        drop(cache);
-        self.0.store.iter().for_each(|store| store.forget(owner, tokens));
+    }
+
+    /// Notes whether a state that stands for `tokens` tokens was right. If not, all states of its owner are forgotten: others may
+    /// have been computed from it.
+    pub(crate) fn verified(&self, owner: CacheOwner, tokens: usize, is_right: bool) {
+        {
+            let stats = &mut self.lock().stats;
+            stats.verified += 1;
+            stats.mismatches += u64::from(!is_right);
+        }
+        if !is_right {
+            tracing::error!(tokens, "a kept state gives other logits than reading the prompt from the start");
+            self.forget(Doubt::All(owner));
+        }
     }
 
     /// Tokens of `prompt` that a request for it would not read again.

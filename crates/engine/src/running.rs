@@ -172,19 +172,30 @@ impl Running {
     pub(crate) fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, EngineError>) -> Option<T> {
         let error = match catch_unwind(AssertUnwindSafe(|| work(self))) {
             Ok(Ok(value)) => return Some(value),
+            // States may hold numbers that spoil every later text.
+            Ok(Err(error @ (EngineError::Model(_) | EngineError::NonFiniteLogits { .. }))) => {
+                self.fail_in_pass(error);
+                return None;
+            }
             Ok(Err(error)) => error,
+            // States that are kept were there before what panics here: a constraint, a drafter, a detokenizer.
             Err(_panic) => EngineError::Fault,
         };
         self.fail(error);
         None
     }
 
-    /// Ends the request with an error.
-    pub(crate) fn fail(&mut self, error: EngineError) {
-        // The state may stand for other tokens than it should, or hold numbers that spoil every later text.
-        if let Some(keeper) = self.keeper.take() {
+    /// Ends the request because a pass of the model failed: the states along its text may be why.
+    pub(crate) fn fail_in_pass(&mut self, error: EngineError) {
+        if let Some(keeper) = &self.keeper {
             keeper.forget(self.writer.history().tokens());
         }
+        self.fail(error);
+    }
+
+    /// Ends the request with an error that says nothing of the states that are kept.
+    fn fail(&mut self, error: EngineError) {
+        self.keeper = None;
         self.phase = Phase::Over;
         self.ready.clear();
         self.error = Some(error);
@@ -270,19 +281,26 @@ impl Running {
         self.report_prefill();
         let is_place = self.keeper.as_ref().is_some_and(|keeper| keeper.is_place(self.sequence.len()));
         self.logits = logits;
+        // What a wrong state spoiled is forgotten before the right one is kept.
+        self.compare();
         if self.logits.is_some() || is_place {
             self.keep();
         }
         if self.logits.is_some() { self.write_first() } else { Ok(()) }
     }
 
+    /// Compares a kept state with what the prompt has left behind, once that was read.
+    fn compare(&mut self) {
+        let Some(logits) = &self.logits else { return };
+        if let (Some(keeper), Some(check)) = (&self.keeper, self.check.take()) {
+            keeper.compare(&check, logits);
+        }
+    }
+
     /// Draws the first token from the logits that the prompt left behind.
     fn write_first(&mut self) -> Result<(), EngineError> {
         self.prefilled_at = Some(self.started.elapsed());
         let Some(logits) = self.logits.take() else { return Err(ModelError::NotRun.into()) };
-        if let (Some(keeper), Some(check)) = (&self.keeper, self.check.take()) {
-            keeper.compare(&check, &self.prompt.tokens, &logits);
-        }
         let position = self.writer.history().tokens().len() as u64;
         let step = self.writer.draw_first(&logits, &mut self.output)?;
         self.ready.push_back(token_event(&self.engine, step.tokens[0], &logits, position, self.logprobs)?);
@@ -451,7 +469,8 @@ fn token_log_probs(id: u32, logits: &[f32], position: u64, top: usize) -> Result
     Ok(TokenLogProbs { log_prob: log_probs.of(id), top: log_probs.top(top) })
 }
 
-fn from_step(error: StepError<ModelError>) -> EngineError {
+/// What a step failed of.
+pub(crate) fn from_step(error: StepError<ModelError>) -> EngineError {
     match error {
         StepError::Decode(error) => error.into(),
         StepError::Target(error) => error.into(),

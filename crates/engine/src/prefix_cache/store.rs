@@ -1,24 +1,32 @@
 //! Kept states in a folder, so that they survive the process.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use pleach_model::Sequence;
 use sha2::{Digest as _, Sha256};
+use tempfile::NamedTempFile;
 
-use super::CacheOwner;
+use super::{CacheOwner, Doubt};
 use super::file::{self, FileError, Header, Saved};
 use super::radix::{NodeId, Radix};
 use crate::EngineError;
 use crate::fingerprint::Fingerprint;
 
 const EXTENSION: &str = "pleach-prefix";
+
+/// Of files that are being written.
+const PARTIAL: &str = "pleach-partial";
+
+/// A partial file that was not written to for so long was left over by a process that ended.
+const LEFT_OVER: Duration = Duration::from_secs(3600);
 
 /// States that wait to be written at most; further ones are left out, since each holds its memory.
 const MOST_WAITING: usize = 4;
@@ -30,7 +38,9 @@ pub(super) struct Store {
     index: Arc<Mutex<Index>>,
     folder: Folder,
     /// `None` only while the store is being dropped.
-    writes: Option<SyncSender<Write>>,
+    jobs: Option<Sender<Job>>,
+    /// States that wait to be written.
+    waiting: Arc<AtomicUsize>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -46,6 +56,15 @@ struct Folder {
 struct Index {
     texts: HashMap<CacheOwner, Radix<PathBuf>>,
     places: HashMap<PathBuf, (CacheOwner, NodeId)>,
+    /// What is to be forgotten once the thread comes to it. States that were to be written earlier are among it.
+    doubts: VecDeque<Doubt>,
+}
+
+/// What the thread does, in the order in which it was asked.
+enum Job {
+    Write(Write),
+    /// Takes out the files of the first doubt.
+    Forget,
 }
 
 /// A state on its way to the folder.
@@ -63,13 +82,14 @@ impl Store {
     pub(super) fn open(path: &Path, fingerprint: Fingerprint, most_bytes: u64) -> Result<Self, EngineError> {
         let failed = |source| EngineError::CacheDir { path: path.to_owned(), source };
         let folder = Folder { path: path.to_owned(), fingerprint, most_bytes };
-        make_private(path).map_err(failed)?;
+        make_private(path).and_then(|()| folder.remove_left_over()).map_err(failed)?;
         let index = Arc::new(Mutex::new(folder.index().map_err(failed)?));
-        let (writes, queue) = sync_channel(MOST_WAITING);
-        let (shared, of_thread) = (Arc::clone(&index), folder.clone());
+        let (jobs, queue) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let (shared, still, of_thread) = (Arc::clone(&index), Arc::clone(&waiting), folder.clone());
         let builder = thread::Builder::new().name("prefix cache".to_owned());
-        let writer = builder.spawn(move || of_thread.write_all(queue, &shared)).map_err(failed)?;
-        Ok(Self { index, folder, writes: Some(writes), writer: Some(writer) })
+        let writer = builder.spawn(move || of_thread.work(queue, &shared, &still)).map_err(failed)?;
+        Ok(Self { index, folder, jobs: Some(jobs), waiting, writer: Some(writer) })
     }
 
     /// Reads the longest state that `prompt` can go on from, if it stands for at least `least` tokens. A file that cannot be
@@ -89,6 +109,11 @@ impl Store {
         None
     }
 
+    /// Asks the file of these tokens not again.
+    pub(super) fn skip(&self, owner: CacheOwner, tokens: &[u32]) {
+        lock(&self.index).remove(&self.folder.file(owner, tokens));
+    }
+
     /// Whether there is a file for exactly these tokens.
     pub(super) fn has(&self, owner: CacheOwner, tokens: &[u32]) -> bool {
         lock(&self.index).places.contains_key(&self.folder.file(owner, tokens))
@@ -96,24 +121,33 @@ impl Store {
 
     /// Has a state written soon, unless too many wait.
     pub(super) fn save(&self, owner: CacheOwner, tokens: &[u32], sequence: Sequence) {
-        let write = Write { owner, tokens: tokens.to_vec(), sequence };
-        if let Some(Err(_)) = self.writes.as_ref().map(|writes| writes.try_send(write)) {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= MOST_WAITING {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             tracing::debug!("a state is not written: too many wait");
+            return;
         }
+        self.ask(Job::Write(Write { owner, tokens: tokens.to_vec(), sequence }));
     }
 
-    /// Takes out the file of a state that was found wrong.
-    pub(super) fn forget(&self, owner: CacheOwner, tokens: &[u32]) {
-        let path = self.folder.file(owner, tokens);
-        lock(&self.index).remove(&path);
-        let _ = fs::remove_file(path);
+    /// Uses none of these states any more, be they in the folder or on their way there, and has their files taken out.
+    pub(super) fn forget(&self, doubt: Doubt) {
+        // Under one lock, so that doubts and jobs have the same order.
+        let mut index = lock(&self.index);
+        index.forget(&doubt);
+        index.doubts.push_back(doubt);
+        self.ask(Job::Forget);
+    }
+
+    fn ask(&self, job: Job) {
+        // The thread is there as long as the store is.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 }
 
 /// What waits is written before the process ends.
 impl Drop for Store {
     fn drop(&mut self) {
-        self.writes = None;
+        self.jobs = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
@@ -123,18 +157,37 @@ impl Drop for Store {
 impl Folder {
     fn index(&self) -> io::Result<Index> {
         let mut index = Index::default();
+        self.of_this_model(|path, header| index.add(header.owner, &header.tokens, path))?;
+        Ok(index)
+    }
+
+    /// Looks at all files of this model.
+    fn of_this_model(&self, mut look: impl FnMut(PathBuf, Header)) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             if path.extension().is_none_or(|extension| extension != EXTENSION) {
                 continue;
             }
             match File::open(&path).map_err(FileError::from).and_then(file::read_header) {
-                Ok(header) if header.fingerprint == self.fingerprint => index.add(header.owner, &header.tokens, path),
+                Ok(header) if header.fingerprint == self.fingerprint => look(path, header),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(file = %path.display(), %error, "a kept state cannot be used"),
             }
         }
-        Ok(index)
+        Ok(())
+    }
+
+    /// Takes out what processes that ended have left half-written.
+    fn remove_left_over(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let is_partial = entry.path().extension().is_some_and(|extension| extension == PARTIAL);
+            let age = entry.metadata().and_then(|about| about.modified()).ok().and_then(|time| time.elapsed().ok());
+            if is_partial && age.is_some_and(|age| age > LEFT_OVER) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     fn read(&self, path: &Path) -> Result<Saved, FileError> {
@@ -153,41 +206,65 @@ impl Folder {
     }
 
     /// What the thread does all its life.
-    fn write_all(&self, queue: Receiver<Write>, index: &Mutex<Index>) {
-        for write in queue {
-            let (owner, path) = (write.owner, self.file(write.owner, &write.tokens));
-            if lock(index).places.contains_key(&path) {
-                continue;
+    fn work(&self, queue: Receiver<Job>, index: &Mutex<Index>, waiting: &AtomicUsize) {
+        for job in queue {
+            match job {
+                Job::Write(write) => {
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                    self.write(write, index);
+                    self.make_room(index);
+                }
+                Job::Forget => self.forget(index),
             }
-            let tokens = write.tokens.clone();
-            match self.write(&path, write) {
-                Ok(true) => lock(index).add(owner, &tokens, path),
-                Ok(false) => {}
-                Err(error) => tracing::warn!(file = %path.display(), %error, "a state cannot be written"),
-            }
-            self.make_room(index);
         }
     }
 
-    /// Writes a file whole or not at all; `false` if it would not fit.
-    fn write(&self, path: &Path, write: Write) -> io::Result<bool> {
+    /// Writes a state, unless it is there or was forgotten meanwhile.
+    fn write(&self, write: Write, index: &Mutex<Index>) {
         let Write { owner, tokens, sequence } = write;
-        let header = Header { fingerprint: self.fingerprint, owner, tokens };
-        let partial = path.with_extension("partial");
-        let outcome = File::create(&partial).and_then(|file| {
-            let mut out = BufWriter::new(file);
-            let bytes = file::write(&mut out, &header, sequence.state())?;
-            out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
-            let fits = bytes <= self.most_bytes;
-            if fits {
-                fs::rename(&partial, path)?;
-            }
-            Ok(fits)
-        });
-        if !matches!(outcome, Ok(true)) {
-            let _ = fs::remove_file(&partial);
+        let path = self.file(owner, &tokens);
+        if lock(index).places.contains_key(&path) {
+            return;
         }
-        outcome
+        let header = Header { fingerprint: self.fingerprint, owner, tokens };
+        let placed = self.partial(&header, &sequence).and_then(|partial| {
+            let Some(partial) = partial else { return Ok(()) };
+            let mut index = lock(index);
+            // All doubts that are left came after this write.
+            if !index.doubts.iter().any(|doubt| doubt.includes(owner, &header.tokens)) {
+                partial.persist(&path).map_err(|error| error.error)?;
+                index.add(owner, &header.tokens, path.clone());
+            }
+            Ok(())
+        });
+        if let Err(error) = placed {
+            tracing::warn!(file = %path.display(), %error, "a state cannot be written");
+        }
+    }
+
+    /// Writes a file that nobody else can read and that is gone unless it is given its name; `None` if it would not fit.
+    fn partial(&self, header: &Header, sequence: &Sequence) -> io::Result<Option<NamedTempFile>> {
+        let mut builder = tempfile::Builder::new();
+        let mut partial = builder.prefix("").suffix(&format!(".{PARTIAL}")).tempfile_in(&self.path)?;
+        let mut out = BufWriter::new(partial.as_file_mut());
+        let bytes = file::write(&mut out, header, sequence.state())?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+        Ok((bytes <= self.most_bytes).then_some(partial))
+    }
+
+    /// Takes out the files that the first doubt includes, those that another process has written too.
+    fn forget(&self, index: &Mutex<Index>) {
+        let Some(doubt) = lock(index).doubts.pop_front() else { return };
+        let mut doubtful = Vec::new();
+        let looked = self.of_this_model(|path, header| {
+            if doubt.includes(header.owner, &header.tokens) {
+                doubtful.push(path);
+            }
+        });
+        let removed = looked.and_then(|()| doubtful.iter().try_for_each(fs::remove_file));
+        if let Err(error) = removed {
+            tracing::warn!(folder = %self.path.display(), %error, "a state that may be wrong cannot be taken out");
+        }
     }
 
     /// Removes the files that were not used for longest, until the rest fits.
@@ -198,11 +275,14 @@ impl Folder {
                 let entry = entry.ok()?;
                 let path = entry.path();
                 let about = entry.metadata().ok()?;
-                (path.extension()? == EXTENSION).then_some((about.modified().ok()?, about.len(), path))
+                let is_ours = path.extension().is_some_and(|extension| extension == EXTENSION || extension == PARTIAL);
+                is_ours.then_some((about.modified().ok()?, about.len(), path))
             })
             .collect();
         files.sort();
         let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        // What is being written by another process takes room, and is left to it.
+        files.retain(|(.., path)| path.extension().is_some_and(|extension| extension == EXTENSION));
         for (_, bytes, path) in files {
             if total <= self.most_bytes {
                 return;
@@ -233,6 +313,20 @@ impl Index {
         }
     }
 
+    fn forget(&mut self, doubt: &Doubt) {
+        let Some(text) = self.texts.get(&doubt.owner()) else { return };
+        let paths: Vec<PathBuf> = match doubt {
+            Doubt::Along(_, tokens) => {
+                text.walk(tokens).found.into_iter().filter_map(|(_, id)| text.get(id).cloned()).collect()
+            }
+            Doubt::All(owner) => {
+                let of_owner = self.places.iter().filter(|(_, (found, _))| found == owner);
+                of_owner.map(|(path, _)| path.clone()).collect()
+            }
+        };
+        paths.iter().for_each(|path| self.remove(path));
+    }
+
     /// The longest that leaves something of the prompt to run, with its tokens.
     fn longest(&self, owner: CacheOwner, prompt: &[u32]) -> Option<(usize, PathBuf)> {
         let text = self.texts.get(&owner)?;
@@ -246,7 +340,8 @@ fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
     index.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder that nobody else may read: states can be turned back into the texts that they stand for.
+/// A folder that nobody else may read, if there is none yet: states can be turned back into the texts that they stand for.
+/// One that was there stays as its owner made it; the files in it can be read by nobody else.
 fn make_private(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
