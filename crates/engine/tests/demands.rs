@@ -4,9 +4,13 @@
 
 mod support;
 
-use pleach_engine::{CancelToken, Constraint, EngineError, Flow, Pooling, Request, TokenMask};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::support::{open_with_context, plain, prompt, run};
+use pleach_engine::{
+    CancelToken, Constraint, DeviceChoice, EngineError, EngineOptions, Event, Flow, Pooling, Request, TokenMask,
+};
+
+use crate::support::{exact, open, open_with_context, plain, prompt, run};
 
 /// Allows two tokens, forces the first of them every other time, and ends the text after some tokens.
 struct Alternate {
@@ -74,7 +78,42 @@ fn a_demand_that_allows_nothing_ends_its_request_alone() {
     let mask = TokenMask::none(engine.info().vocab_size);
     let last = session.generate_with(&request, Box::new(Nothing(mask))).unwrap().last().unwrap();
     assert!(matches!(last, Err(EngineError::Decode(_))), "{last:?}");
+    assert_eq!(session.reusable_tokens(&prompt(20)), 20, "a demand says nothing of the states");
     assert_eq!(run(&mut session, &request).tokens.len(), 4);
+}
+
+#[test]
+fn a_demand_that_panics_leaves_what_was_kept() {
+    struct Panics;
+    impl Constraint for Panics {
+        fn push(&mut self, _token: u32) -> Flow {
+            panic!("as it was told to")
+        }
+    }
+    let engine = open_with_context("tiny-llama", 256);
+    let mut session = engine.session().unwrap();
+    let request = Request::tokens(prompt(20)).with(plain(4));
+    let last = session.generate_with(&request, Box::new(Panics)).unwrap().last().unwrap();
+    assert!(matches!(last, Err(EngineError::Fault)), "{last:?}");
+    assert_eq!(session.reusable_tokens(&prompt(20)), 20);
+}
+
+/// Whoever unwinds through a request may have left its state half changed.
+#[test]
+fn a_request_that_a_panic_gives_up_keeps_nothing() {
+    let options = EngineOptions { context: 256.into(), prefill_chunk: 16, ..exact(DeviceChoice::Cpu) };
+    let engine = open("tiny-llama", &options);
+    for is_panic in [false, true] {
+        let mut session = engine.session().unwrap();
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let request = Request::tokens(prompt(60)).with(plain(4));
+            let mut events = session.generate(&request).unwrap();
+            assert!(events.by_ref().take(3).all(|event| matches!(event, Ok(Event::Prefill(_)))));
+            assert!(!is_panic, "as it was told to");
+        }));
+        assert_eq!(ended.is_err(), is_panic);
+        assert_eq!(session.reusable_tokens(&prompt(60)) > 0, !is_panic);
+    }
 }
 
 #[test]

@@ -4,12 +4,13 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use pleach_engine::{
-    Batch, ChatRequest, Engine, EngineOptions, Event, Finished, Job, KvCacheType, Message, PrefixCacheOptions, Prompt,
-    Request, Role, Settings, Speculation, TokenEvent,
+    Batch, CacheOwner, ChatRequest, EncodedPrompt, Engine, EngineOptions, Event, Finished, Job, KvCacheType, Message,
+    PrefixCacheOptions, Prompt, Request, Role, Settings, Speculation, TokenEvent,
 };
 use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
@@ -292,7 +293,7 @@ fn a_state_that_gives_other_logits_is_found_and_dropped() {
     bytes[end / 2..end / 2 + 400].iter_mut().for_each(|byte| *byte ^= 0x11);
     let hash = Sha256::digest(&bytes[..end]);
     bytes[end..].copy_from_slice(&hash);
-    fs::write(file, bytes).unwrap();
+    fs::write(file, &bytes).unwrap();
 
     let mut verifying = on_disk(dir.path());
     verifying.verify = 1.0;
@@ -303,10 +304,101 @@ fn a_state_that_gives_other_logits_is_found_and_dropped() {
     let stats = batch.prefix_cache();
     assert_eq!((stats.verified, stats.mismatches), (1, 1));
     drop(batch);
-    assert!(files(dir.path()).len() <= 1, "the wrong file is gone; a right one may have taken its place");
+    assert!(files(dir.path()).iter().all(|file| fs::read(file).unwrap() != bytes), "the wrong file is there still");
     let mut next = self::batch(&engine, &verifying);
     ask(&mut next, &Prompt::Tokens(parting(8)), plain(4));
     assert_eq!(next.prefix_cache().mismatches, 0);
+}
+
+/// Asks for `tokens` with turns that end after `turn_ends` of them, so that states are written there; gives how many were known.
+fn ask_for(batch: &mut Batch, tokens: Vec<u32>, turn_ends: Vec<usize>, owner: CacheOwner) -> usize {
+    let prompt = EncodedPrompt { tokens, opens_reasoning: false, notes: Vec::new(), turn_ends };
+    batch.add(Job { owner, ..Job::new(prompt, plain(1)) }).unwrap();
+    let mut known = None;
+    while !batch.is_empty() {
+        for (_, event) in batch.step() {
+            if let Event::Finished(finished) = event.unwrap() {
+                known = Some(finished.usage.cached_tokens);
+            }
+        }
+    }
+    known.unwrap()
+}
+
+/// States that were computed from a wrong one are as wrong as it is.
+#[test]
+fn nothing_is_left_of_what_a_wrong_state_gave_rise_to() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    let (owner, other) = (CacheOwner::of("owner"), CacheOwner::of("other"));
+    let text = |len: usize, last: u32| [prompt(len), vec![last; 10]].concat();
+    ask_for(&mut batch(&engine, &on_disk(dir.path())), text(100, 5), vec![100], owner);
+    let [file] = &files(dir.path())[..] else { panic!("{:?}", files(dir.path())) };
+    let mut bytes = fs::read(file).unwrap();
+    let end = bytes.len() - 32;
+    bytes[end / 2..end / 2 + 400].iter_mut().for_each(|byte| *byte ^= 0x11);
+    let hash = Sha256::digest(&bytes[..end]);
+    bytes[end..].copy_from_slice(&hash);
+    fs::write(file, &bytes).unwrap();
+
+    // The second hit is compared.
+    let mut verifying = on_disk(dir.path());
+    verifying.verify = 0.5;
+    let mut batch = batch(&engine, &verifying);
+    assert_eq!(ask_for(&mut batch, text(100, 5), vec![100], other), 0);
+    assert_eq!(ask_for(&mut batch, text(180, 6), vec![100, 180], owner), 100);
+    assert_eq!(ask_for(&mut batch, text(100, 7), vec![], owner), 0);
+    let stats = batch.prefix_cache();
+    assert_eq!((stats.verified, stats.mismatches), (1, 1));
+    assert_eq!(ask_for(&mut batch, text(180, 8), vec![], owner), 0, "a state that came of the wrong one is used");
+    drop(batch);
+    let mut next = self::batch(&engine, &on_disk(dir.path()));
+    // The prompts that were read from the start have parted after 100 tokens, so a right state is there now.
+    assert_eq!(
+        ask_for(&mut next, text(180, 9), vec![], owner),
+        100,
+        "the file of a state that came of the wrong one is used"
+    );
+    assert!(files(dir.path()).iter().all(|file| fs::read(file).unwrap() != bytes), "the wrong file is there still");
+    assert_eq!(ask_for(&mut next, text(100, 9), vec![], other), 100, "who had nothing of it keeps what there is");
+}
+
+#[cfg(unix)]
+#[test]
+fn nobody_else_can_read_the_files() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let made = dir.path().join("made");
+    for folder in [dir.path(), &made] {
+        fill(&engine, folder);
+        assert_eq!(mode(&files(folder)[0]), 0o600);
+    }
+    assert_eq!((mode(dir.path()), mode(&made)), (0o755, 0o700));
+}
+
+/// What a process that ended half-way has left is removed; what another is writing takes room.
+#[test]
+fn files_that_were_half_written_count_until_they_are_old() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    fill(&engine, dir.path());
+    let one = fs::metadata(&files(dir.path())[0]).unwrap().len();
+    let [old, fresh] = ["old", "fresh"].map(|name| dir.path().join(name).with_extension("pleach-partial"));
+    let part = vec![0; one as usize];
+    fs::write(&old, &part).unwrap();
+    fs::write(&fresh, &part).unwrap();
+    let hours_ago = SystemTime::now() - Duration::from_secs(7200);
+    File::options().append(true).open(&old).unwrap().set_modified(hours_ago).unwrap();
+
+    let small = options(|options| (options.dir, options.dir_bytes) = (Some(dir.path().to_owned()), 2 * one + one / 2));
+    for start in [60, 61] {
+        ask_for(&mut batch(&engine, &small), [vec![start; 2], prompt(98)].concat(), vec![90], CacheOwner::default());
+    }
+    assert!(fresh.exists() && !old.exists());
+    assert_eq!(files(dir.path()).len(), 1, "two files and a partial one are more than the folder may have");
 }
 
 /// PC-13.

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 
 use pleach_engine::{
-    ChatRequest, DeviceChoice, Engine, EngineError, EngineOptions, FinishReason, Message, Prompt, Request, Role,
-    Sampling, Settings,
+    Batch, ChatRequest, DeviceChoice, EncodedPrompt, Engine, EngineError, EngineOptions, Event, FinishReason, Job,
+    Message, PrefixCacheOptions, Prompt, Request, Role, Sampling, Settings,
 };
 use tempfile::TempDir;
 
@@ -206,6 +206,41 @@ fn a_nan_in_the_state_is_forgotten_with_its_request() {
     }
     let after = run(&mut session, &clean);
     assert_eq!((after.text, after.finished.unwrap().usage.cached_tokens), (expected, 0));
+}
+
+/// A state that was written before the request failed would spoil those of later processes.
+#[test]
+fn a_nan_in_the_state_is_forgotten_on_disk_too() {
+    const BROKEN: u32 = 10;
+    let dir = copy("tiny-qwen35");
+    spoil(dir.path(), "model.language_model.embed_tokens.weight", BROKEN as usize * 64);
+    let engine = Engine::open(dir.path(), &exact(DeviceChoice::Cpu)).unwrap();
+    let states = TempDir::new().unwrap();
+    let options = || {
+        let mut options = PrefixCacheOptions::default();
+        options.dir = Some(states.path().to_owned());
+        options
+    };
+    let tokens = [&prompt(50)[..], &[BROKEN], &prompt(40)].concat();
+    let ask = |batch: &mut Batch, tokens: Vec<u32>| {
+        let prompt = EncodedPrompt { tokens, opens_reasoning: false, notes: Vec::new(), turn_ends: vec![40, 80] };
+        batch.add(Job::new(prompt, plain(1))).unwrap();
+        let mut last = None;
+        while !batch.is_empty() {
+            last = batch.step().pop().map(|(_, event)| event).or(last);
+        }
+        last.unwrap()
+    };
+    let mut batch = Batch::new(engine.clone(), &options()).unwrap();
+    ask(&mut batch, prompt(91)).unwrap();
+    let error = ask(&mut batch, tokens).unwrap_err();
+    assert!(matches!(error, EngineError::NonFiniteLogits { position: 91, .. }), "{error}");
+    drop(batch);
+    // Both stand for the first tokens of one text; of the other prompt the later one is left.
+    assert_eq!(fs::read_dir(states.path()).unwrap().count(), 1);
+    let mut next = Batch::new(engine, &options()).unwrap();
+    let Event::Finished(finished) = ask(&mut next, [prompt(85), vec![5; 6]].concat()).unwrap() else { panic!() };
+    assert_eq!(finished.usage.cached_tokens, 80);
 }
 
 #[test]

@@ -14,9 +14,9 @@ use pleach_model::Sequence;
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
 
-use super::{CacheOwner, Doubt};
 use super::file::{self, FileError, Header, Saved};
 use super::radix::{NodeId, Radix};
+use super::{CacheOwner, Doubt};
 use crate::EngineError;
 use crate::fingerprint::Fingerprint;
 
