@@ -204,11 +204,6 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         &self.costly
     }
 
-    /// Both drafters are given up; the one that runs a model may serve another text.
-    pub fn into_costly(self) -> D {
-        self.costly
-    }
-
     /// Seconds of a pass with so many rows of this text.
     fn pass_s(&self, rows: usize) -> Option<f64> {
         self.costs.seconds(self.company.rows + rows)

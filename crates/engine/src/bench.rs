@@ -5,12 +5,11 @@ mod profile;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use pleach_decode::{
-    Generation as Writer, GenerationOptions, NoDraft, SamplingParams, StepError, Target, Unconstrained,
-};
+use pleach_decode::{Generation as Writer, GenerationOptions, NoDraft, SamplingParams, Target, Unconstrained};
 use pleach_kernels::{PassWork, Rows, SequenceRows};
 use pleach_model::{MAX_ROWS, ModelError, Sequence};
 
+use crate::running::from_step;
 use crate::target::SequenceTarget;
 use crate::{CancelToken, Engine, EngineError};
 
@@ -223,10 +222,5 @@ impl Bencher {
 
 /// Writes the next token.
 fn step(writer: &mut Writer, target: &mut impl Target<Error = ModelError>) -> Result<(), EngineError> {
-    match writer.step(target, &mut NoDraft, &mut Unconstrained) {
-        Ok(_) => Ok(()),
-        Err(StepError::Target(error)) => Err(error.into()),
-        Err(StepError::Decode(error)) => Err(error.into()),
-        Err(other) => unreachable!("a step fails in its logic or in its target: {other}"),
-    }
+    writer.step(target, &mut NoDraft, &mut Unconstrained).map(drop).map_err(from_step)
 }

@@ -12,6 +12,10 @@ const FIRST: usize = 16;
 /// Weight of the latest pass in the mean.
 const LATEST: f64 = 0.3;
 
+/// Seconds that a token of a prompt takes at least, and at most.
+const SHORTEST_S: f64 = 1e-6;
+const LONGEST_S: f64 = 1.0;
+
 /// Learns what tokens of prompts take, and lets running texts wait no longer than a few of their passes.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkPace {
@@ -28,9 +32,10 @@ impl ChunkPace {
         tokens.max(FEWEST).min(most)
     }
 
-    /// Notes what `tokens` tokens added to a pass.
+    /// Notes what `tokens` tokens added to a pass. Times that no token takes, as noise and a machine that slept give them, count
+    /// as the nearest that one may take.
     pub(crate) fn record(&mut self, tokens: usize, seconds: f64) {
-        let token_s = (seconds / tokens.max(1) as f64).max(f64::MIN_POSITIVE);
+        let token_s = (seconds / tokens.max(1) as f64).clamp(SHORTEST_S, LONGEST_S);
         self.token_s = Some(self.token_s.map_or(token_s, |before| before + LATEST * (token_s - before)));
     }
 }
@@ -52,8 +57,12 @@ mod tests {
 
     #[test]
     fn odd_times_do_no_harm() {
-        let mut pace = ChunkPace::default();
-        [-1.0, 0.0, 1e300].into_iter().for_each(|seconds| pace.record(0, seconds));
-        assert!((FEWEST..=256).contains(&pace.tokens(Some(0.01), 256)));
+        for odd in [-1.0, 0.0, 1e300, f64::INFINITY] {
+            let mut pace = ChunkPace::default();
+            pace.record(0, odd);
+            // Within a few passes it is what it would be without.
+            (0..30).for_each(|_| pace.record(16, 16.0 * 0.001));
+            assert!((50..=61).contains(&pace.tokens(Some(0.0201), 256)), "{odd}: {}", pace.tokens(Some(0.0201), 256));
+        }
     }
 }

@@ -103,8 +103,8 @@ impl Engine {
         let about = info::describe(path, &checkpoint, &tokenizer, template.as_ref());
 
         let device = options.open_device()?;
-        let Checkpoint { config, tensors, generation, .. } = checkpoint;
-        let fingerprint = Fingerprint::of(&config, tensors.iter(), options, &device.arithmetic());
+        let Checkpoint { config, tensors, generation, files, .. } = checkpoint;
+        let fingerprint = Fingerprint::of(&config, &files, tensors.iter(), options, &device.arithmetic());
         // A drafter reads its target's output matrix as it is stored. The bytes are those of the mapped file.
         let head = tensors.get("lm_head.weight").or_else(|| tensors.get("embed_tokens.weight")).cloned();
         let model_bytes: u64 = tensors.iter().map(|tensor| tensor.size_bytes() as u64).sum();

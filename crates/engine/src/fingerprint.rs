@@ -2,10 +2,13 @@
 
 use std::fmt;
 
-use pleach_checkpoint::{ModelConfig, Tensor, TensorData};
+use pleach_checkpoint::{ModelConfig, SourceFile, Tensor, TensorData};
 use sha2::{Digest as _, Sha256};
 
 use crate::EngineOptions;
+
+/// To be raised with every change of the bits that passes give, or of what a state is: it tells states of one build from those of another.
+const STATE_VERSION: u32 = 1;
 
 /// Places of each run of stored bytes that are looked at.
 const SAMPLES: usize = 8;
@@ -15,9 +18,10 @@ const SAMPLE_BYTES: usize = 32;
 
 /// States of equal fingerprints continue each other's texts bit for bit.
 ///
-/// It covers the config, the name, shape, format and samples of the bytes of every tensor, the type of stored keys and values,
-/// the precision of activations, and the instructions that compute, whose rounding differs. Reading all bytes would make
-/// opening a model as slow as its disk; another training of the same architecture differs in nearly all of them.
+/// It covers the config, the sizes and times of change of the model's files, the name, shape, format and samples of the bytes of
+/// every tensor, the type of stored keys and values, the precision of activations, and the instructions that compute, whose
+/// rounding differs. Reading all bytes would make opening a model as slow as its disk: weights that were changed in a few places
+/// are told by the times of their files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(pub(crate) [u8; 32]);
 
@@ -25,13 +29,18 @@ impl Fingerprint {
     /// `device`: name of what computes.
     pub(crate) fn of<'t>(
         config: &ModelConfig,
+        files: &[SourceFile],
         tensors: impl Iterator<Item = &'t Tensor>,
         options: &EngineOptions,
         device: &str,
     ) -> Self {
         let mut hash = Sha256::new();
-        let settings = (env!("CARGO_PKG_VERSION"), config, options.kv_cache, options.activations, device);
+        let version = (env!("CARGO_PKG_VERSION"), STATE_VERSION);
+        let settings = (version, config, options.kv_cache, options.activations, device);
         hash.update(format!("{settings:?}"));
+        for SourceFile { size_bytes, modified, .. } in files {
+            hash.update(format!("{size_bytes} {modified:?}"));
+        }
         for tensor in tensors {
             hash.update(format!("{:?}", (&tensor.name, &tensor.shape, tensor.format, tensor.convention)));
             match &tensor.data {

@@ -288,7 +288,6 @@ mod tests {
         );
     }
 
-    /// CX-09.
     #[test]
     fn context_lengths_are_read_from_text() {
         assert_eq!("0".parse::<ContextLength>().unwrap(), ContextLength::Automatic);

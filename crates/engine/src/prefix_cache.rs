@@ -31,7 +31,7 @@ pub struct PrefixCacheOptions {
     pub bytes: usize,
     /// A folder for the states at the ends of turns, where those find them who open the same model later; `None` for none.
     pub dir: Option<PathBuf>,
-    /// Bytes of the files in that folder.
+    /// Bytes of the files in that folder. One that is larger than `bytes` is not read.
     pub dir_bytes: u64,
     /// Share of the prompts with a known beginning that are read from the start all the same, 0 to 1, to compare the logits at
     /// their ends with those that the known state gives. A state that gives others is forgotten.
@@ -345,7 +345,7 @@ impl SharedCache {
     /// # Errors
     /// A share outside its range; [`EngineError::CacheDir`].
     pub(crate) fn open(options: &PrefixCacheOptions, fingerprint: Fingerprint) -> Result<Option<Self>, EngineError> {
-        let &PrefixCacheOptions { bytes, ref dir, dir_bytes, verify } = options;
+        let &PrefixCacheOptions { bytes, ref dir, verify, .. } = options;
         if !(0.0..=1.0).contains(&verify) {
             let (field, allowed) = ("verify_prefix_cache", "from 0 to 1".to_owned());
             return Err(EngineError::InvalidField { field, found: verify.to_string(), allowed });
@@ -353,7 +353,7 @@ impl SharedCache {
         if bytes == 0 {
             return Ok(None);
         }
-        let store = dir.as_ref().map(|dir| Store::open(dir, fingerprint, dir_bytes)).transpose()?;
+        let store = dir.as_ref().map(|dir| Store::open(dir, fingerprint, options)).transpose()?;
         let cache = Mutex::new(PrefixCache::new(Limit { bytes, least: 0 }));
         Ok(Some(Self(Arc::new(Shared { cache, store, verify }))))
     }

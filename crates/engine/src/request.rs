@@ -203,7 +203,6 @@ mod tests {
         assert_eq!(temperature(None, None), 0.0);
     }
 
-    /// SD-03.
     #[test]
     fn a_seed_leaves_the_temperature_alone() {
         let params = Sampling { seed: Some(7), ..Sampling::default() }.resolve(&makers(Some(true), Some(0.6)));

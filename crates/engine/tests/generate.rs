@@ -47,7 +47,6 @@ fn a_gguf_file_gives_the_text_of_its_folder() {
     }
 }
 
-/// SD-01.
 #[test]
 fn a_seed_decides_the_text() {
     let engine = open("tiny-qwen35", &EngineOptions::default());

@@ -192,7 +192,6 @@ fn what_was_used_least_recently_makes_room() {
     assert!(stats.bytes <= 3 * one + one / 2 && stats.hits == 2 && stats.misses == 5, "{stats:?}");
 }
 
-/// PC-07.
 #[test]
 fn memory_stays_flat_over_many_prompts() {
     let engine = open("tiny-llama", &EngineOptions::default());
@@ -401,7 +400,6 @@ fn files_that_were_half_written_count_until_they_are_old() {
     assert_eq!(files(dir.path()).len(), 1, "two files and a partial one are more than the folder may have");
 }
 
-/// PC-13.
 #[test]
 fn states_of_another_model_or_with_other_keys_and_values_are_not_used() {
     let dir = tempfile::tempdir().unwrap();
@@ -413,6 +411,43 @@ fn states_of_another_model_or_with_other_keys_and_values_are_not_used() {
     ] {
         assert_eq!(cached(&mut batch(&other, &on_disk(dir.path())), parting(7), plain(2)), 0);
     }
+}
+
+/// What a file takes while it is read is known before.
+#[test]
+fn a_file_that_is_larger_than_the_memory_is_not_read() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    fill(&engine, dir.path());
+    let one = fs::metadata(&files(dir.path())[0]).unwrap().len() as usize;
+    for (bytes, known) in [(one - 1, 0), (one, 100)] {
+        let mut options = on_disk(dir.path());
+        options.bytes = bytes;
+        assert_eq!(cached(&mut batch(&engine, &options), parting(7), plain(1)), known);
+    }
+}
+
+#[test]
+fn states_of_other_weights_are_not_used() {
+    let states = tempfile::tempdir().unwrap();
+    let model = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(support::fixture("tiny-llama")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension != "gguf") && !path.ends_with("reference.safetensors") {
+            fs::copy(&path, model.path().join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let open = || Engine::open(model.path(), &EngineOptions::default()).unwrap();
+    fill(&open(), states.path());
+    assert_eq!(cached(&mut batch(&open(), &on_disk(states.path())), parting(7), plain(1)), 100);
+    // One bit of one weight, which samples hardly meet.
+    let path = model.path().join("model.safetensors");
+    let mut weights = fs::read(&path).unwrap();
+    let place = weights.len() / 2 + 1;
+    weights[place] ^= 1;
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, weights).unwrap();
+    assert_eq!(cached(&mut batch(&open(), &on_disk(states.path())), parting(8), plain(1)), 0);
 }
 
 #[test]

@@ -22,7 +22,6 @@ fn refusal(engine: &Engine, request: &Request) -> String {
     error.to_string()
 }
 
-/// CX-01 and CX-03.
 #[test]
 fn a_prompt_must_leave_room_for_an_answer() {
     let engine = open_with_context("tiny-qwen35", 64);
@@ -45,7 +44,6 @@ fn a_prompt_must_leave_room_for_an_answer() {
     }
 }
 
-/// CX-09.
 #[test]
 fn a_context_of_zero_is_automatic_and_one_beyond_the_model_is_refused() {
     let engine = open_with_context("tiny-llama", 0);
@@ -58,7 +56,6 @@ fn a_context_of_zero_is_automatic_and_one_beyond_the_model_is_refused() {
     );
 }
 
-/// CX-05.
 #[test]
 fn every_number_is_checked_and_named() {
     let engine = open("tiny-llama", &EngineOptions::default());
@@ -169,7 +166,7 @@ fn spoil(dir: &Path, tensor: &str, element: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// NU-01: a weight.
+/// A weight.
 #[test]
 fn a_nan_weight_ends_the_request_with_an_error() {
     let dir = copy("tiny-llama");
@@ -186,7 +183,7 @@ fn a_nan_weight_ends_the_request_with_an_error() {
     assert!(error.hint().unwrap().contains("f32 key-value cache"));
 }
 
-/// NU-01: a cached state.
+/// A cached state.
 #[test]
 fn a_nan_in_the_state_is_forgotten_with_its_request() {
     const BROKEN: u32 = 300;

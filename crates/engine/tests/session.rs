@@ -64,7 +64,6 @@ fn a_different_prompt_starts_anew() {
     }
 }
 
-/// CA-01.
 #[test]
 fn another_thread_stops_a_request_within_one_pass() {
     let engine = open("tiny-llama", &exact(DeviceChoice::Cpu));

@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::file::{self, FileError, Header, Saved};
 use super::radix::{NodeId, Radix};
-use super::{CacheOwner, Doubt};
+use super::{CacheOwner, Doubt, PrefixCacheOptions};
 use crate::EngineError;
 use crate::fingerprint::Fingerprint;
 
@@ -49,6 +49,8 @@ struct Folder {
     path: PathBuf,
     fingerprint: Fingerprint,
     most_bytes: u64,
+    /// Bytes of a file that is read.
+    most_read: u64,
 }
 
 /// The files of this model, by the tokens that they stand for.
@@ -79,9 +81,18 @@ impl Store {
     ///
     /// # Errors
     /// [`EngineError::CacheDir`] if the folder cannot be made or read; no thread.
-    pub(super) fn open(path: &Path, fingerprint: Fingerprint, most_bytes: u64) -> Result<Self, EngineError> {
+    pub(super) fn open(
+        path: &Path,
+        fingerprint: Fingerprint,
+        options: &PrefixCacheOptions,
+    ) -> Result<Self, EngineError> {
         let failed = |source| EngineError::CacheDir { path: path.to_owned(), source };
-        let folder = Folder { path: path.to_owned(), fingerprint, most_bytes };
+        let folder = Folder {
+            path: path.to_owned(),
+            fingerprint,
+            most_bytes: options.dir_bytes,
+            most_read: options.bytes as u64,
+        };
         make_private(path).and_then(|()| folder.remove_left_over()).map_err(failed)?;
         let index = Arc::new(Mutex::new(folder.index().map_err(failed)?));
         let (jobs, queue) = channel();
@@ -191,6 +202,10 @@ impl Folder {
     }
 
     fn read(&self, path: &Path) -> Result<Saved, FileError> {
+        let found = fs::metadata(path)?.len();
+        if found > self.most_read {
+            return Err(FileError::Length { field: "file", found, allowed: self.most_read });
+        }
         let saved = file::decode(&fs::read(path)?)?;
         if saved.header.fingerprint == self.fingerprint { Ok(saved) } else { Err(FileError::Magic) }
     }
