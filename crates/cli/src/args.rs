@@ -13,7 +13,6 @@ mod values;
 use std::env;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use pleach_engine::ChatRequest;
@@ -194,7 +193,7 @@ pub(crate) struct OutputFlags {
     #[arg(long, value_name = "N", value_parser = values::logprobs, allow_hyphen_values = true, requires = "json")]
     pub(crate) logprobs: Option<usize>,
     /// Leave the model's thoughts out, but for --json.
-    #[arg(long, env = "PLEACH_HIDE_THOUGHTS", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "PLEACH_HIDE_THOUGHTS", hide_env_values = true, value_parser = values::switch)]
     pub(crate) hide_thoughts: bool,
     /// No statistics, progress or warnings.
     #[arg(long)]

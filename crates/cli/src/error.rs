@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
-use pleach_engine::{EngineError, TextError};
+use pleach_engine::{EngineError, ModelInfo, TextError};
 use pleach_hub::HubError;
 use pleach_server::ServeError;
 
@@ -57,7 +57,7 @@ pub(crate) enum CliError {
     #[error("there is no prompt in {what}")]
     NoPrompts { what: String },
     /// The answer cannot be written.
-    #[error("cannot write the answer")]
+    #[error("cannot write the output")]
     Write(#[source] io::Error),
     /// The system refuses a handler of Ctrl-C.
     #[error("cannot listen for Ctrl-C")]
@@ -98,6 +98,18 @@ pub(crate) enum CliError {
     /// A model that was not found, and what may have been meant.
     #[error("{error}")]
     CloseName { error: Box<CliError>, close: String },
+    /// A model that cannot be had, and what names it other than an argument.
+    #[error("{by}: {error}")]
+    NamedBy { by: &'static str, error: Box<CliError> },
+    /// A list of messages without any.
+    #[error("there is no message in {what}")]
+    NoMessages { what: String },
+    /// `/set` of what may not be.
+    #[error("`{name}` is {found}, but must be {allowed}")]
+    BadSetting { name: String, found: String, allowed: String },
+    /// The prompt is longer than the longest context of the model.
+    #[error(transparent)]
+    PromptBeyondModel(EngineError),
     /// The hub or its cache failed.
     #[error(transparent)]
     Hub(HubError),
@@ -116,6 +128,16 @@ impl From<ServeError> for CliError {
     fn from(error: ServeError) -> Self {
         match error {
             ServeError::Engine(error) => Self::from_engine(error),
+            ServeError::InvalidOrigin { found } => Self::BadValue {
+                name: "--cors-origin".to_owned(),
+                found: format!("`{found}`"),
+                allowed: "a scheme and a name such as `https://example.org`, or `*` for all".to_owned(),
+            },
+            ServeError::InvalidHost { found } => Self::BadValue {
+                name: "--allowed-host".to_owned(),
+                found: format!("`{found}`"),
+                allowed: "a name or an address such as `box.lan`, without scheme and port".to_owned(),
+            },
             error => Self::Serve(error),
         }
     }
@@ -172,6 +194,16 @@ impl CliError {
                 bad("--template-arg", format!("`{name}=...`"), "a variable that the prompt does not set itself")
             }
             other => Self::Engine(other.into()),
+        }
+    }
+
+    /// The same where the model is open: no `--ctx` raises its own maximum.
+    pub(crate) fn from_model(error: EngineError, model: &ModelInfo) -> Self {
+        match error {
+            EngineError::PromptTooLong { context, .. } if context >= model.max_context => {
+                Self::PromptBeyondModel(error)
+            }
+            other => Self::from_engine(other),
         }
     }
 
@@ -236,13 +268,14 @@ impl CliError {
 
     /// Whether the arguments are at fault.
     fn is_misuse(&self) -> bool {
-        if let Self::CloseName { error, .. } = self {
+        if let Self::CloseName { error, .. } | Self::NamedBy { error, .. } = self {
             return error.is_misuse();
         }
         matches!(
             self,
             Self::BadValue { .. }
                 | Self::Setting { .. }
+                | Self::ReadSettings { .. }
                 | Self::Arguments { .. }
                 | Self::NoCommand { .. }
                 | Self::ExtraWord { .. }
@@ -290,11 +323,24 @@ impl CliError {
             Self::PromptLine { .. } => {
                 "expected `{\"category\": \"chat\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}`"
             }
-            Self::Messages { .. } => "expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`",
+            Self::Messages { .. } | Self::NoMessages { .. } => {
+                "expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`"
+            }
             Self::NotText { .. } => "convert it to UTF-8 first",
             Self::TooLong { .. } => "no model reads that much at once: give a part of it",
             Self::Typed(_) => "/help lists commands",
-            Self::NoSetting { .. } => "/set alone shows what they are",
+            Self::NamedBy { error, .. } => return error.hint(),
+            Self::PromptBeyondModel(_) => "shorten the prompt: the model has no longer context",
+            Self::Read { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => "check the name; it is looked for from the folder that you are in",
+                io::ErrorKind::IsADirectory => "name a file",
+                io::ErrorKind::PermissionDenied => "its permissions do not let you read it",
+                _ => return None,
+            },
+            Self::Write(error) if error.kind() == io::ErrorKind::StorageFull => {
+                "no space is left where the output goes: free some, or send it elsewhere"
+            }
+            Self::NoSetting { .. } | Self::BadSetting { .. } => "/set alone shows what they are",
             Self::FileExists { .. } => "take another name, or `/save -f FILE` to replace it",
             Self::WriteFile { .. } => "take a name in another folder",
             Self::NotOfTheCache { .. } => {
@@ -303,13 +349,11 @@ impl CliError {
             Self::Hub(error) => return error.hint(),
             Self::Engine(error) => return engine_hint(error),
             Self::Serve(ServeError::KeyRequired { .. }) => "`pleach serve` without `--host` is for this machine alone",
+            Self::Serve(ServeError::KeyFile { .. } | ServeError::NoKeys { .. }) => {
+                "`--api-key-file` takes a text file with a key a line"
+            }
             Self::Serve(ServeError::Bind { .. }) => "another program may listen there: `--port` takes another port",
-            Self::Read { .. }
-            | Self::Write(_)
-            | Self::Interrupt(_)
-            | Self::Signals(_)
-            | Self::Serve(_)
-            | Self::Runtime(_) => return None,
+            Self::Write(_) | Self::Interrupt(_) | Self::Signals(_) | Self::Serve(_) | Self::Runtime(_) => return None,
         };
         Some(hint.to_owned())
     }
@@ -338,6 +382,13 @@ fn engine_hint(error: &EngineError) -> Option<String> {
         EngineError::NoSuchModel { .. } => "a model is a folder, a `.gguf` file, or `org/name` of the Hugging Face hub",
         EngineError::Checkpoint { .. } | EngineError::Tokenizer { .. } | EngineError::Vocabulary { .. } => {
             "docs/formats.md lists what opens; if this should, check that the download is complete"
+        }
+        EngineError::ChatTemplate { source: TextError::TemplateThread { .. }, .. }
+        | EngineError::Text(TextError::TemplateThread { .. }) => {
+            "the thread reserves 1 GiB of addresses: raise the limit that `ulimit -v` shows"
+        }
+        EngineError::UnfitDrafter { .. } => {
+            "leave out `--spec`, and `--draft-model` if it is given, to have one chosen"
         }
         EngineError::ChatTemplate { .. }
         | EngineError::NoChatTemplate

@@ -26,8 +26,21 @@ impl Finder {
 
     /// The model of that name; without one, that of `PLEACH_MODEL`, then that of the settings, then the default.
     pub(crate) fn find(&self, model: Option<&str>, progress: &mut Progress) -> Result<Located, CliError> {
-        let from_environment = if model.is_none() { model_variable()? } else { None };
-        let model = model.or(from_environment.as_deref()).or(self.default_model.as_deref());
+        if model.is_some() {
+            return self.named(model, progress);
+        }
+        let by = |by, error| CliError::NamedBy { by, error: Box::new(error) };
+        if let Some(model) = model_variable()? {
+            return self.named(Some(&model), progress).map_err(|error| by("the variable `PLEACH_MODEL`", error));
+        }
+        match self.default_model.as_deref() {
+            Some(model) => self.named(Some(model), progress).map_err(|error| by("the setting `model`", error)),
+            None => self.named(None, progress),
+        }
+    }
+
+    /// The model of that name, or the first where the default is looked for.
+    fn named(&self, model: Option<&str>, progress: &mut Progress) -> Result<Located, CliError> {
         let Some(id) = model.and_then(hub_id) else {
             return self.local(model);
         };

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal as _, Read};
 use std::path::Path;
 
 use pleach_engine::{ChatRequest, Message, Prompt, Role};
+use serde::de::Error as _;
+use serde_json::Value;
 
 use crate::args::PromptFlags;
 use crate::error::CliError;
@@ -83,7 +85,23 @@ fn messages(file: &Path) -> Result<Vec<Message>, CliError> {
         let file = File::open(file).map_err(|source| CliError::Read { what: what.clone(), source })?;
         (what.clone(), read_text(file, &what)?)
     };
-    serde_json::from_str(&text).map_err(|source| CliError::Messages { what, source })
+    let messages = parse_messages(&text, what.clone())?;
+    if messages.is_empty() { Err(CliError::NoMessages { what }) } else { Ok(messages) }
+}
+
+/// Reads a JSON list of messages. JSON of another kind is named in words that are not the parser's.
+pub(crate) fn parse_messages(text: &str, what: String) -> Result<Vec<Message>, CliError> {
+    serde_json::from_str(text).map_err(|source| {
+        let kind = match serde_json::from_str(text) {
+            Ok(Value::Object(_)) => "an object",
+            Ok(Value::String(_)) => "a string",
+            Ok(Value::Number(_)) => "a number",
+            Ok(Value::Bool(_)) => "true or false",
+            Ok(Value::Null) => "null",
+            Ok(Value::Array(_)) | Err(_) => return CliError::Messages { what, source },
+        };
+        CliError::Messages { what, source: serde_json::Error::custom(format!("it is {kind}")) }
+    })
 }
 
 /// Standard input, if it was asked for or something is piped into it. A terminal is read only when asked for, and so is

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser as _};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
-use super::{ConversationFlags, HELP_HEADING_OUTPUT, ModelFlags, SamplingFlags};
+use super::{ConversationFlags, HELP_HEADING_OUTPUT, ModelFlags, SamplingFlags, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +44,7 @@ pub(crate) struct ChatFlags {
     #[arg(long, value_name = "FILE", env = "PLEACH_HISTORY", hide_env_values = true, value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) history: Option<PathBuf>,
     /// Leave the model's thoughts out.
-    #[arg(long, env = "PLEACH_HIDE_THOUGHTS", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "PLEACH_HIDE_THOUGHTS", hide_env_values = true, value_parser = values::switch)]
     pub(crate) hide_thoughts: bool,
     /// Statistics after each answer.
     #[arg(long)]

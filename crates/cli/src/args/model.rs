@@ -3,7 +3,6 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use pleach_engine::{Activations, ContextLength, DeviceChoice, EngineOptions, KvCacheType, SpecBudget, Speculation};
 
@@ -43,7 +42,7 @@ pub(crate) struct ModelFlags {
 #[derive(Debug, Default, Args)]
 pub(crate) struct NetworkFlags {
     /// Never use the network: only models that are on this machine.
-    #[arg(long, env = "PLEACH_OFFLINE", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "PLEACH_OFFLINE", hide_env_values = true, value_parser = values::switch)]
     pub(crate) offline: bool,
     /// The model of the settings file.
     #[arg(skip)]

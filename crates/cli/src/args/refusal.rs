@@ -2,6 +2,8 @@
 
 use std::env;
 use std::error::Error as _;
+use std::io::{self, Write as _};
+use std::process;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use pleach_engine::EngineError;
@@ -12,10 +14,39 @@ use crate::error::CliError;
 /// Turns clap's error into ours. Help and version are printed by clap, and end the process.
 pub(super) fn translate(error: clap::Error) -> CliError {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print().and_then(|()| io::stdout().flush()) {
+            Ok(()) => process::exit(0),
+            Err(error) => CliError::Write(error),
+        },
+        ErrorKind::InvalidUtf8 => not_text().unwrap_or_else(|| refused(&error)),
         ErrorKind::UnknownArgument => extra_word(&error).unwrap_or_else(|| refused(&error)),
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => bad_value(&error).unwrap_or_else(|| refused(&error)),
         _ => refused(&error),
+    }
+}
+
+/// The argument, or else the variable, that is not UTF-8.
+fn not_text() -> Option<CliError> {
+    if let Some(argument) = env::args_os().find(|argument| argument.to_str().is_none()) {
+        let message = format!("the argument `{}` is not UTF-8 text", argument.to_string_lossy());
+        return Some(CliError::Arguments { message, suggested: None });
+    }
+    let is_ours = |name: &str| name.starts_with("PLEACH_");
+    let (name, value) =
+        env::vars_os().find(|(name, value)| name.to_str().is_some_and(is_ours) && value.to_str().is_none())?;
+    let (name, found) = (name.to_string_lossy().into_owned(), format!("`{}`", value.to_string_lossy()));
+    Some(CliError::BadValue { name, found, allowed: "UTF-8 text".to_owned() })
+}
+
+/// The error with the variable's name in place of the flag's, if the value came from there. Values of the settings file
+/// are checked before.
+pub(super) fn name_variable(error: CliError) -> CliError {
+    match error {
+        CliError::BadValue { name, found, allowed } => {
+            let name = variable_of(&name).filter(|variable| env::var_os(variable).is_some()).unwrap_or(name);
+            CliError::BadValue { name, found, allowed }
+        }
+        other => other,
     }
 }
 
@@ -58,12 +89,17 @@ fn one_of(error: &clap::Error) -> Option<String> {
 
 /// The environment variable that gave a flag's value, if no argument did.
 fn variable_behind(flag: &str, found: &str) -> Option<String> {
+    let variable = variable_of(flag)?;
+    env::var(&variable).is_ok_and(|value| value == found).then_some(variable)
+}
+
+/// The environment variable of a flag that no argument gives.
+fn variable_of(flag: &str) -> Option<String> {
     let is_flag = |argument: &str| argument == flag || argument.starts_with(&format!("{flag}="));
     if env::args_os().any(|argument| is_flag(&argument.to_string_lossy())) {
         return None;
     }
-    let variable = format!("PLEACH_{}", flag.trim_start_matches('-').replace('-', "_").to_ascii_uppercase());
-    env::var(&variable).is_ok_and(|value| value == found).then_some(variable)
+    Some(format!("PLEACH_{}", flag.strip_prefix("--")?.replace('-', "_").to_ascii_uppercase()))
 }
 
 /// Everything else: clap's own first line.

@@ -3,7 +3,7 @@
 use clap::Args;
 use pleach_engine::Sampling;
 
-use super::{HELP_HEADING_SAMPLING, values};
+use super::{HELP_HEADING_SAMPLING, refusal, values};
 use crate::error::CliError;
 
 /// How tokens are drawn, and when to stop.
@@ -70,5 +70,5 @@ impl SamplingFlags {
 pub(super) fn check(sampling: &Sampling) -> Result<(), CliError> {
     // The vocabulary is not known yet: ids beyond it are refused when the request starts.
     let resolved = sampling.resolve(&Default::default());
-    resolved.validate(usize::MAX).map_err(|error| CliError::from_engine(error.into()))
+    resolved.validate(usize::MAX).map_err(|error| refusal::name_variable(CliError::from_engine(error.into())))
 }

@@ -60,7 +60,14 @@ impl SettingsFile {
             Err(error) if is_absent(&error) && env::var_os("PLEACH_CONFIG").is_none() => return Ok(Self::default()),
             Err(source) => return Err(CliError::ReadSettings { file: path.display().to_string(), source }),
         };
-        Self::parse(&read_text(file, &what)?, &path, command)
+        let text = read_text(file, &what).map_err(|error| {
+            let source = match error {
+                CliError::Read { source, .. } => source,
+                other => io::Error::other(other.to_string()),
+            };
+            CliError::ReadSettings { file: path.display().to_string(), source }
+        })?;
+        Self::parse(&text, &path, command)
     }
 
     fn parse(text: &str, path: &Path, command: &Command) -> Result<Self, CliError> {
@@ -133,6 +140,7 @@ fn checked(key: &str, value: &Spanned<DeValue<'_>>, source: &str, command: &Comm
             Err(CliError::UnknownKey { key: key.to_owned(), close: crate::names::closest(key, known) })
         }
         (_, None) => Err(bad(allowed)),
+        (None, _) if !matches!(value.get_ref(), DeValue::String(_)) => Err(bad("a text in quotes")),
         (Some(arg), Some(text)) if !is_switch => try_flag(arg, text),
         (_, Some(text)) => Ok(text),
     }
@@ -205,6 +213,7 @@ mod tests {
         );
         assert_eq!(refused("\n\ntop-p = 3"), at(3, "`top-p` is 3, but must be above 0 and at most 1"));
         assert_eq!(refused("offline = 'yes'"), at(1, "`offline` is `'yes'`, but must be true or false"));
+        assert_eq!(refused("model = 1"), at(1, "`model` is `1`, but must be a text in quotes"));
         assert_eq!(refused("seed = true"), at(1, "`seed` is `true`, but must be a number or a text in quotes"));
         assert_eq!(refused("device = 'gpu'"), at(1, "`device` is `gpu`, but must be `cpu` or `reference`"));
         assert_eq!(refused("seed = 1\nheat = 2"), at(2, "there is no setting `heat`"));

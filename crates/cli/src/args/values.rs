@@ -80,6 +80,15 @@ pub(super) fn host(text: &str) -> Result<IpAddr, Allowed> {
     text.parse().map_err(|_| Allowed("an address of this machine, such as `127.0.0.1`, `::1` or `0.0.0.0`".to_owned()))
 }
 
+/// An environment variable that stands for a flag without a value.
+pub(super) fn switch(text: &str) -> Result<bool, Allowed> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
+        "" | "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
+        _ => Err(Allowed("`1`, `true`, `yes` or `on`, or else `0`, `false`, `no`, `off` or empty".to_owned())),
+    }
+}
+
 /// A share of a whole.
 pub(super) fn share(text: &str) -> Result<f64, Allowed> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
@@ -143,6 +152,12 @@ mod tests {
         }
         assert_eq!([share("0.25"), share("1")], [Ok(0.25), Ok(1.0)]);
         assert!(["-0.1", "1.01", "nan", "half", ""].iter().all(|text| share(text).is_err()));
+    }
+
+    #[test]
+    fn switches_are_on_or_off() {
+        assert_eq!([switch("1"), switch("ON"), switch(""), switch("no")], [Ok(true), Ok(true), Ok(false), Ok(false)]);
+        assert!(["maybe", "2", " "].iter().all(|text| switch(text).is_err()));
     }
 
     #[test]

@@ -68,7 +68,8 @@ fn answer(
 ) -> Result<Measured, CliError> {
     let mut session = loaded.engine.session().map_err(CliError::from_engine)?;
     let mut meter = Meter::start(EnergyMeter::open());
-    let mut generation = session.generate(request).map_err(CliError::from_engine)?;
+    let mut generation =
+        session.generate(request).map_err(|error| CliError::from_model(error, loaded.engine.info()))?;
     if !flags.quiet {
         generation.notes().iter().for_each(|note| complain(note));
     }
@@ -80,7 +81,7 @@ fn answer(
     output.end_line()?;
     let measured = Measured::new(finished?, loaded.load, meter);
     output.finish(loaded, &measured)?;
-    report(flags, &request.prompt, &measured);
+    report(flags, request, &measured);
     Ok(measured)
 }
 
@@ -164,12 +165,13 @@ fn state(state_bytes: usize, token_bytes: usize) -> String {
 }
 
 /// Prints the statistics. `--json` has them in its object.
-fn report(flags: &OutputFlags, prompt: &Prompt, measured: &Measured) {
+fn report(flags: &OutputFlags, request: &Request, measured: &Measured) {
     let Finished { reason, usage, seed, drafting, .. } = &measured.finished;
     if flags.verbose {
-        let kind = if matches!(prompt, Prompt::Chat(_)) { "chat" } else { "raw" };
+        let kind = if matches!(request.prompt, Prompt::Chat(_)) { "chat" } else { "raw" };
         say(&aligned("prompt", &format!("{} tokens, {kind}", usage.prompt_tokens)));
-        say(&aligned("answer", &format!("{} tokens, {}", usage.output_tokens, Ending(reason))));
+        let is_at_limit = request.settings.max_tokens.is_some_and(|most| usage.output_tokens >= most);
+        say(&aligned("answer", &format!("{} tokens, {}", usage.output_tokens, Ending { reason, is_at_limit })));
         say(&aligned("seed", &seed.to_string()));
         say(&aligned("drafting", &footer::drafting(drafting, usage)));
     }
@@ -184,14 +186,19 @@ fn report(flags: &OutputFlags, prompt: &Prompt, measured: &Measured) {
 }
 
 /// Why an answer ended, in words.
-struct Ending<'a>(&'a FinishReason);
+struct Ending<'a> {
+    reason: &'a FinishReason,
+    /// Whether `--max-tokens` are written.
+    is_at_limit: bool,
+}
 
 impl fmt::Display for Ending<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+        match self.reason {
             FinishReason::Stop => f.write_str("ended by the model"),
             FinishReason::StopString(string) => write!(f, "ended before the stop string {string:?}"),
-            FinishReason::Length => f.write_str("cut off where `--max-tokens` or the context ends"),
+            FinishReason::Length if self.is_at_limit => f.write_str("cut off by `--max-tokens`"),
+            FinishReason::Length => f.write_str("cut off where the context ends"),
             FinishReason::Cancelled => f.write_str("stopped with Ctrl-C"),
             other => write!(f, "ended: {other:?}"),
         }

@@ -62,7 +62,7 @@ fn every_command_does_what_it_says() {
     terminal.see("instructions are set");
 
     ask(&mut terminal, "first question");
-    terminal.see("cut off where max-tokens");
+    terminal.see("cut off by max-tokens");
     ask(&mut terminal, "/stats");
     terminal.see("tokens per forward pass");
     ask(&mut terminal, "second question");
@@ -223,7 +223,7 @@ fn what_is_typed_during_an_answer_does_not_show_in_it() {
     terminal.line("a long answer");
     terminal.wait("some of the answer", is_answering);
     terminal.keys("QQQZZZ");
-    terminal.wait("the end of the answer", |screen| screen.contains("cut off where max-tokens"));
+    terminal.wait("the end of the answer", |screen| screen.contains("cut off by max-tokens"));
     terminal.wait("the keys at the prompt alone", |screen| screen.trim_end().ends_with(">>> QQQZZZ"));
     assert_eq!(terminal.text().matches("QQQ").count(), 1, "{}", terminal.text());
 }
@@ -319,11 +319,11 @@ fn programs_get_an_event_a_line() {
     assert_eq!(answers[0]["finish_reason"], "length");
     assert_eq!(answers[0]["usage"]["output_tokens"], 5);
     let notes: Vec<&str> = of("note").iter().map(|event| event["text"].as_str().unwrap()).collect();
-    assert_eq!(notes, ["warning: the answer was cut off where max-tokens or the context ends", "took back: hello"]);
+    assert_eq!(notes, ["warning: the answer was cut off by max-tokens", "took back: hello"]);
     let errors = of("error");
     assert_eq!(errors[0]["message"], "there is no command `/fly`");
     assert_eq!(errors[0]["hint"], "/help lists commands");
-    assert_eq!(errors[1]["message"], "`--top-p` is 3, but must be above 0 and at most 1");
+    assert_eq!(errors[1]["message"], "`top-p` is 3, but must be above 0 and at most 1");
 }
 
 #[test]

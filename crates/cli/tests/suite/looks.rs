@@ -105,7 +105,7 @@ fn settings_come_from_a_file() {
     );
     assert_eq!((wrong.code, wrong.stderr), (Some(2), message));
     let gone = run(pleach(["list"]).env("PLEACH_CONFIG", folder.path().join("none.toml")));
-    assert_eq!(gone.code, Some(1));
+    assert_eq!(gone.code, Some(2));
     assert!(gone.stderr.starts_with("error: cannot read the settings in `"), "{}", gone.stderr);
     assert!(gone.stderr.ends_with("hint: PLEACH_CONFIG names another file; an empty PLEACH_CONFIG does without\n"));
 }

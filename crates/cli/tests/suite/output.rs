@@ -72,7 +72,7 @@ fn verbose_says_what_was_run() {
         "drafting",
     ];
     assert_eq!(labels, [&before[..], &LABELS].concat());
-    assert!(run.stderr.contains("cut off where `--max-tokens` or the context ends"), "{}", run.stderr);
+    assert!(run.stderr.contains("cut off by `--max-tokens`"), "{}", run.stderr);
 }
 
 #[test]

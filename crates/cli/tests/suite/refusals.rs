@@ -68,6 +68,57 @@ fn values_of_variables_name_the_variable() {
 }
 
 #[test]
+fn wrong_variables_are_named() {
+    let with = |name: &str, value: &str| run(pleach(["run", "hi"]).env(name, value));
+    let message = "error: `PLEACH_TEMPERATURE` is NaN, but must be a finite number of 0 or more\n";
+    assert_eq!(with("PLEACH_TEMPERATURE", "nan"), refused(2, &format!("{message}{SEE_HELP}")));
+    let message = "error: `PLEACH_OFFLINE` is `maybe`, but must be `1`, `true`, `yes` or `on`, or else `0`, `false`, `no`, \
+                   `off` or empty\n";
+    assert_eq!(with("PLEACH_OFFLINE", "maybe"), refused(2, &format!("{message}{SEE_HELP}")));
+    let missing = with("PLEACH_MODEL", "/no/such/model");
+    let message = "error: the variable `PLEACH_MODEL`: there is no model `/no/such/model`: ";
+    assert!(missing.code == Some(1) && missing.stderr.starts_with(message), "{}", missing.stderr);
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_wrong_settings() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("config.toml");
+    fs::write(&file, b"seed = 1 # \xff").unwrap();
+    for path in [folder.path(), &file, &folder.path().join("none")] {
+        let run = run(pleach(["list"]).env("PLEACH_CONFIG", path));
+        let message = format!("error: cannot read the settings in `{}`\n  caused by: ", path.display());
+        assert!(run.code == Some(2) && run.stderr.starts_with(&message), "{run:?}");
+        assert!(run.stderr.contains("hint: PLEACH_CONFIG names another file"), "{run:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_version_that_cannot_be_written_is_a_failure() {
+    let full = fs::File::create("/dev/full").unwrap();
+    assert_eq!(bare().arg("--version").stdout(full).status().unwrap().code(), Some(1));
+}
+
+#[test]
+fn origins_that_no_page_has() {
+    let run = run(&mut pleach(["serve", &fixture("tiny-llama"), "--port", "0", "--cors-origin", "x y"]));
+    let message = "error: `--cors-origin` is `x y`, but must be a scheme and a name such as `https://example.org`, or `*` \
+                   for all\nhint: `pleach serve --help` explains every flag\n";
+    assert_eq!(run, refused(2, message));
+}
+
+#[test]
+fn a_drafter_that_is_not_there_is_left_out_by_its_flag() {
+    let weaver = asked(&["--spec", "weaver"]);
+    assert!(
+        weaver.stderr.ends_with("hint: leave out `--spec`, and `--draft-model` if it is given, to have one chosen\n"),
+        "{}",
+        weaver.stderr
+    );
+}
+
+#[test]
 fn arguments_that_make_no_sense() {
     let cases: [(&[&str], &str, &str); 10] = [
         (&["-m", "hi", "--top-q", "3"], "unexpected argument `--top-q` found", "did you mean `--top-p`?"),
@@ -222,12 +273,19 @@ fn texts_that_cannot_be_read() {
     let model = fixture("tiny-llama");
     let missing = run(&mut pleach(["run", &model, "--messages", "/no/such/file"]));
     let cause = "  caused by: No such file or directory (os error 2)\n";
+    let hint = "hint: check the name; it is looked for from the folder that you are in\n";
     #[cfg(unix)]
-    assert_eq!(missing, refused(1, &format!("error: cannot read `/no/such/file`\n{cause}")));
+    assert_eq!(missing, refused(1, &format!("error: cannot read `/no/such/file`\n{cause}{hint}")));
 
     let malformed = run(pleach(["run", &model, "--messages", "-"]).write_stdin("{\"role\": \"user\"}"));
     assert_eq!(malformed.code, Some(1));
-    assert!(malformed.stderr.starts_with("error: standard input is not a JSON list of chat messages\n  caused by: "));
+    assert!(
+        malformed
+            .stderr
+            .starts_with("error: standard input is not a JSON list of chat messages\n  caused by: it is an object\n")
+    );
+    let empty = run(pleach(["run", "/no/such/model", "--messages", "-"]).write_stdin("[]"));
+    assert!(empty.stderr.starts_with("error: there is no message in standard input\nhint: "), "{}", empty.stderr);
     assert!(malformed.stderr.ends_with("hint: expected `[{\"role\": \"user\", \"content\": \"Hello\"}]`\n"));
 
     // Names of this program's types are nobody's business.
@@ -258,6 +316,13 @@ fn values_that_the_model_refuses_name_their_flag() {
 fn contexts_that_do_not_fit() {
     let beyond = "error: a context of 5000 tokens was asked for, but the model was made for at most 4096\n";
     assert_eq!(asked(&["--ctx", "5000"]), refused(2, &format!("{beyond}hint: leave `--ctx` out to have it chosen\n")));
+    let prompt = "many words ".repeat(5000);
+    let longest = run(&mut pleach(["run", &fixture("tiny-llama"), "-m", &prompt, "--ctx", "4096"]));
+    assert!(
+        longest.stderr.ends_with("hint: shorten the prompt: the model has no longer context\n"),
+        "{}",
+        longest.stderr
+    );
     let long = asked(&["--ctx", "10"]);
     assert_eq!(long.code, Some(1));
     assert!(long.stderr.starts_with("error: the prompt has "), "{}", long.stderr);

@@ -48,15 +48,19 @@ impl Answerer {
         talk.settings_mut().cancel = self.interrupts.stoppable();
         let _silence = self.interrupts.silence();
         let meter = Meter::start(EnergyMeter::open());
-        let mut reply = talk.ask(question).map_err(CliError::from_engine)?;
+        let most = talk.settings_mut().max_tokens;
+        let model = self.loaded.engine.info();
+        let mut reply = talk.ask(question).map_err(|error| CliError::from_model(error, model))?;
         if !self.quiet {
             reply.generation().notes().iter().for_each(|note| self.voice.say(&format!("warning: {note}")));
         }
         let measured = self.show(&mut reply, meter)?;
         let reason = measured.finished.reason.clone();
+        let is_at_limit = most.is_some_and(|most| measured.finished.usage.output_tokens >= most);
         self.last = Some(measured);
         if reason == FinishReason::Length {
-            self.voice.say("warning: the answer was cut off where max-tokens or the context ends");
+            let limit = if is_at_limit { "by max-tokens" } else { "where the context ends" };
+            self.voice.say(&format!("warning: the answer was cut off {limit}"));
         }
         if self.stats {
             self.say_stats();

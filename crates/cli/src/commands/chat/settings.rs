@@ -35,7 +35,7 @@ impl SettingsView<'_> {
     /// Changes one, if it is in its range; returns what it is now. `default` leaves it to the model.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<String, CliError> {
         let refuse =
-            |Allowed(allowed)| CliError::BadValue { name: name.to_owned(), found: format!("`{value}`"), allowed };
+            |Allowed(allowed)| CliError::BadSetting { name: name.to_owned(), found: format!("`{value}`"), allowed };
         let is_default = value == "default";
         let mut changed = self.settings.clone();
         let number = || if is_default { Ok(None) } else { parse_number(value).map(Some).map_err(refuse) };
@@ -57,7 +57,12 @@ impl SettingsView<'_> {
             _ => return Err(CliError::NoSetting { name: name.to_owned(), known: NAMES.join(", ") }),
         }
         let resolved = changed.sampling.resolve(self.makers);
-        resolved.validate(self.vocab_size).map_err(|error| CliError::from_engine(error.into()))?;
+        resolved.validate(self.vocab_size).map_err(|error| match CliError::from_engine(error.into()) {
+            CliError::BadValue { name, found, allowed } => {
+                CliError::BadSetting { name: name.trim_start_matches('-').to_owned(), found, allowed }
+            }
+            other => other,
+        })?;
         *self.settings = changed;
         Ok(self.line(name))
     }
@@ -101,7 +106,7 @@ mod tests {
         assert_eq!(view.set("temperature", "default").unwrap(), "temperature         0.6 (the model's default)");
         assert_eq!(view.set("stop", "\"END\"").unwrap(), "stop                \"END\"");
         let refused = |view: &mut SettingsView<'_>, name, value| view.set(name, value).unwrap_err().to_string();
-        assert_eq!(refused(&mut view, "top-p", "2"), "`--top-p` is 2, but must be above 0 and at most 1");
+        assert_eq!(refused(&mut view, "top-p", "2"), "`top-p` is 2, but must be above 0 and at most 1");
         assert_eq!(refused(&mut view, "top-k", "x"), "`top-k` is `x`, but must be a whole number from 0 to 4294967295");
         assert!(
             refused(&mut view, "heat", "1").starts_with("there is no setting `heat`: there are temperature, top-k")

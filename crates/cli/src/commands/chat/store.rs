@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use pleach_engine::Message;
 
 use crate::error::CliError;
-use crate::prompt::read_text;
+use crate::prompt::{parse_messages, read_text};
 
 /// Saves and loads, and knows which files are this conversation's own.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Store {
         let what = format!("`{}`", path.display());
         let file = File::open(path).map_err(|source| CliError::Read { what: what.clone(), source })?;
         let text = read_text(file, &what)?;
-        let messages = serde_json::from_str(&text).map_err(|source| CliError::Messages { what, source })?;
+        let messages = parse_messages(&text, what)?;
         self.own.insert(path.to_owned());
         Ok(messages)
     }
