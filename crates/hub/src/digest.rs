@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(hash_of(&git, b"hello"), git.digits());
     }
 
-    /// SE-01: a hash from the hub becomes a file name.
+    /// A hash from the hub becomes a file name.
     #[test]
     fn a_hash_is_nothing_but_digits() {
         for text in ["", "../../x", "/etc/passwd", "sha256:../x", &"0".repeat(63), &"0".repeat(10_000), &"g".repeat(64)]

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(ModelId::parse("a/b@v1:Q4_0").unwrap().to_string(), "a/b:Q4_0@v1");
     }
 
-    /// SE-01: a name that could leave the cache is no name.
+    /// A name that could leave the cache is no name.
     #[test]
     fn names_that_could_leave_the_cache_are_refused() {
         let bad = [

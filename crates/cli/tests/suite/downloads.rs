@@ -140,7 +140,7 @@ fn what_cannot_be_had_says_what_to_do() {
     assert!(own.stderr.contains("files of your own are yours to remove"), "{}", own.stderr);
 }
 
-/// DL-01: a process that ends in the middle leaves what the next one goes on with.
+/// A process that ends in the middle leaves what the next one goes on with.
 #[cfg(unix)]
 #[test]
 fn a_download_that_was_ended_is_resumed() {
@@ -176,7 +176,7 @@ fn a_download_that_was_ended_is_resumed() {
     }
 }
 
-/// DL-01. The system lets no file grow beyond a length here, which needs no disk of its own and looks the same.
+/// The system lets no file grow beyond a length here, which needs no disk of its own and looks the same.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_is_said_and_survived() {
@@ -209,7 +209,6 @@ fn a_full_disk_is_said_and_survived() {
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
 }
 
-/// DL-05.
 #[test]
 fn two_processes_pull_one_model() {
     let fake = FakeHub::with(tiny_llama(), |asked, reply| match asked.path.starts_with("/storage/") {

@@ -104,7 +104,6 @@ fn one_file_goes_and_the_others_stay() {
     assert!(matches!(setup.hub.cache().remove(&id("org/model:Q8_0")), Err(HubError::NoSuchFile { .. })));
 }
 
-/// DL-05.
 #[test]
 fn what_is_being_fetched_is_not_removed() {
     let fake = FakeHub::new(model());

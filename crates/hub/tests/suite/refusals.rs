@@ -127,7 +127,7 @@ fn a_renamed_model_is_followed() {
     assert!(pulled.model.path.starts_with(setup.cache.path().join("models--old--name")));
 }
 
-/// SE-01: names that would leave the cache, and names that would command a terminal.
+/// Names that would leave the cache, and names that would command a terminal.
 #[test]
 fn harmful_names_are_refused_before_anything_is_written() {
     let names =
@@ -143,7 +143,7 @@ fn harmful_names_are_refused_before_anything_is_written() {
     }
 }
 
-/// SE-01: hashes become file names.
+/// Hashes become file names.
 #[test]
 fn harmful_hashes_are_refused_before_anything_is_written() {
     for hash in ["../../x", "/etc/passwd", "sha256:../x", "", "a\0b", &"f".repeat(10_000)] {

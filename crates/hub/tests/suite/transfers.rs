@@ -36,7 +36,7 @@ fn a_model_comes_whole_in_the_layout_of_the_hub() {
     assert_eq!(fake.file_requests(), 3);
 }
 
-/// DL-01: a cut transfer goes on where it broke off, at whatever stage that was.
+/// A cut transfer goes on where it broke off, at whatever stage that was.
 #[test]
 fn a_cut_transfer_is_resumed() {
     for cut in [0, 1, 70_000, 350_000, 693_000, 699_999] {
@@ -83,7 +83,6 @@ fn a_silent_hub_counts_as_cut() {
     assert_eq!(storage_ranges(&fake), [None, Some(350_000)], "{retries:?}");
 }
 
-/// DL-03.
 #[test]
 fn a_server_without_ranges_sends_everything_again() {
     let fake = FakeHub::with(model(), |asked, reply| match asked.path.starts_with("/storage/") {
@@ -96,7 +95,6 @@ fn a_server_without_ranges_sends_everything_again() {
     setup.assert_whole();
 }
 
-/// DL-03.
 #[test]
 fn a_range_that_was_not_asked_for_is_not_used() {
     let fake = FakeHub::with(model(), |asked, reply| match (asked.path.starts_with("/storage/"), asked.before) {
@@ -126,7 +124,7 @@ fn a_short_range_is_a_cut() {
     assert_eq!(storage_ranges(&fake), [None, Some(300_000), Some(400_000)]);
 }
 
-/// DL-03: an empty answer, a login page, more bytes than announced.
+/// An empty answer, a login page, more bytes than announced.
 #[test]
 fn other_sizes_than_announced_are_refused() {
     let page = b"<html>please log in</html>".to_vec();
@@ -160,7 +158,6 @@ fn an_endless_body_does_not_fill_the_disk() {
     assert!(fs::metadata(setup.incomplete()).map_or(0, |found| found.len()) <= 700_000);
 }
 
-/// DL-03.
 #[test]
 fn wrong_bytes_are_thrown_away() {
     let wrong = |reply: Reply| {
@@ -262,7 +259,7 @@ fn a_token_is_for_the_hub_alone() {
     assert!(to_storage.len() == 1 && !to_storage.iter().any(told), "{to_storage:?}");
 }
 
-/// DL-05: one waits for the other, and both end with the model.
+/// One waits for the other, and both end with the model.
 #[test]
 fn two_downloads_of_one_model_share_the_work() {
     let fake = storage(usize::MAX, |reply| Reply { stall: Some(Duration::from_millis(200)), ..reply });
