@@ -279,13 +279,8 @@ fn files_that_were_changed_or_cut_are_left_alone() {
     }
 }
 
-/// A file with the right checksum and wrong numbers is what only a comparison can find.
-#[test]
-fn a_state_that_gives_other_logits_is_found_and_dropped() {
-    let engine = open("tiny-qwen35", &EngineOptions::default());
-    let dir = tempfile::tempdir().unwrap();
-    fill(&engine, dir.path());
-    let [file] = &files(dir.path())[..] else { panic!("{:?}", files(dir.path())) };
+/// Gives a file wrong numbers and the right checksum; gives its bytes.
+fn spoil(file: &Path) -> Vec<u8> {
     let mut bytes = fs::read(file).unwrap();
     let end = bytes.len() - 32;
     // Near the end are the recurrent states of the last layers.
@@ -293,6 +288,17 @@ fn a_state_that_gives_other_logits_is_found_and_dropped() {
     let hash = Sha256::digest(&bytes[..end]);
     bytes[end..].copy_from_slice(&hash);
     fs::write(file, &bytes).unwrap();
+    bytes
+}
+
+/// A file with the right checksum and wrong numbers is what only a comparison can find.
+#[test]
+fn a_state_that_gives_other_logits_is_found_and_dropped() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    fill(&engine, dir.path());
+    let [file] = &files(dir.path())[..] else { panic!("{:?}", files(dir.path())) };
+    let bytes = spoil(file);
 
     let mut verifying = on_disk(dir.path());
     verifying.verify = 1.0;
@@ -333,12 +339,7 @@ fn nothing_is_left_of_what_a_wrong_state_gave_rise_to() {
     let text = |len: usize, last: u32| [prompt(len), vec![last; 10]].concat();
     ask_for(&mut batch(&engine, &on_disk(dir.path())), text(100, 5), vec![100], owner);
     let [file] = &files(dir.path())[..] else { panic!("{:?}", files(dir.path())) };
-    let mut bytes = fs::read(file).unwrap();
-    let end = bytes.len() - 32;
-    bytes[end / 2..end / 2 + 400].iter_mut().for_each(|byte| *byte ^= 0x11);
-    let hash = Sha256::digest(&bytes[..end]);
-    bytes[end..].copy_from_slice(&hash);
-    fs::write(file, &bytes).unwrap();
+    let bytes = spoil(file);
 
     // The second hit is compared.
     let mut verifying = on_disk(dir.path());
