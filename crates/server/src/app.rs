@@ -197,3 +197,13 @@ fn fingerprint(engine: &Engine) -> String {
     (info.context, info.vocab_size, &info.device, info.memory.token_bytes).hash(&mut hasher);
     format!("fp_{:016x}", hasher.finish())
 }
+
+/// Does work that may take long off the threads of connections. A fault in it is an error like any other.
+pub(crate) async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        tracing::error!(panicked = error.is_panic(), "a request met a fault of the server");
+        Err(ApiError::internal("the server met a fault of its own; this request is lost"))
+    })
+}

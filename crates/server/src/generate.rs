@@ -10,7 +10,7 @@ use pleach_engine::{
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::app::{App, Ready};
+use crate::app::{App, Ready, on_thread};
 use crate::error::ApiError;
 use crate::gate::Demands;
 use crate::grammar::Rule;
@@ -119,13 +119,7 @@ pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner)
         let _permit = permit;
         prepare(&shared, generate, owner, submitted)
     };
-    match tokio::task::spawn_blocking(prepare).await {
-        Ok(running) => running,
-        Err(error) => {
-            tracing::error!(panicked = error.is_panic(), "a request met a fault while it was prepared");
-            Err(ApiError::internal("the server met a fault of its own; this request is lost"))
-        }
-    }
+    on_thread(prepare).await
 }
 
 fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant) -> Result<Answering, ApiError> {

@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use crate::answer::collect;
-use crate::app::App;
+use crate::app::{App, on_thread};
 use crate::error::ApiError;
 use crate::page::Page;
 use crate::wire::chat_answer::ChatWriter;
@@ -137,7 +137,7 @@ async fn count_tokens(State(app): Shared, request: Request) -> Response {
         let call = messages::read(&body, Purpose::Count, app.options.drop_billing_line)?;
         let prompt = call.generate.prompts.into_iter().next();
         let prompt = prompt.ok_or_else(|| ApiError::missing("messages", "a list with at least one message"))?;
-        let count = on_thread(app, move |app| Ok(app.ready()?.engine.encode(&prompt)?.len())).await?;
+        let count = on_thread(move || Ok(app.ready()?.engine.encode(&prompt)?.len())).await?;
         Ok(json_response(&json!({ "input_tokens": count })))
     };
     answer.await.unwrap_or_else(in_anthropic)
@@ -154,21 +154,12 @@ async fn answer_embeddings(State(app): Shared, request: Request) -> Result<Respo
 
 async fn tokenize(State(app): Shared, request: Request) -> Result<Response, ApiError> {
     let body = body::read(request, &app.options).await?;
-    Ok(json_response(&on_thread(app, move |app| tokens::tokenize(&body, app.ready()?)).await?))
+    Ok(json_response(&on_thread(move || tokens::tokenize(&body, app.ready()?)).await?))
 }
 
 async fn detokenize(State(app): Shared, request: Request) -> Result<Response, ApiError> {
     let body = body::read(request, &app.options).await?;
-    Ok(json_response(&on_thread(app, move |app| tokens::detokenize(&body, app.ready()?)).await?))
-}
-
-/// Does work that may take long off the threads of connections.
-async fn on_thread<T: Send + 'static>(
-    app: Arc<App>,
-    work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(move || work(&app)).await;
-    done.map_err(|_| ApiError::internal("the server met a fault of its own; this request is lost"))?
+    Ok(json_response(&on_thread(move || tokens::detokenize(&body, app.ready()?)).await?))
 }
 
 async fn list_models(State(app): Shared) -> Result<Response, ApiError> {

@@ -165,15 +165,7 @@ impl Writer for ChatWriter {
     }
 
     fn close(&mut self, totals: &Totals) -> Vec<String> {
-        let mut frames = Vec::new();
-        if self.options.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage::openai(totals);
-            chunk["timings"] = usage::timings(totals);
-            frames.push(data(&chunk));
-        }
-        frames.push("data: [DONE]\n\n".to_owned());
-        frames
+        usage::last_frames(self.options.include_usage.then(|| self.chunk(json!([]))), totals)
     }
 
     fn fail(&mut self, error: &ApiError) -> Vec<String> {

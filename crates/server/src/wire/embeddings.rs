@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use pleach_engine::{CancelToken, EngineError, Pooling, Prompt};
 use serde_json::{Value, json};
 
-use crate::app::{App, Ready};
+use crate::app::{App, Ready, on_thread};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::metrics::Metrics;
@@ -38,13 +38,13 @@ pub(crate) async fn answer(app: Arc<App>, body: Value) -> Result<Value, ApiError
     let mut client = Client { cancel: cancel.clone(), metrics: Arc::clone(&app.metrics), is_over: false };
     // Vectors are made one text after the other: those who wait for that wait here, which holds no thread and ends with them.
     let turn = Arc::clone(&app.embedding).acquire_owned().await;
-    let answer = tokio::task::spawn_blocking(move || {
+    let answer = on_thread(move || {
         let _turn = turn;
         embed(app.ready()?, &body, &cancel)
     })
     .await;
     client.is_over = true;
-    answer.map_err(|_| ApiError::internal("the server met a fault of its own; this request is lost"))?
+    answer
 }
 
 fn embed(ready: &Ready, body: &Value, cancel: &CancelToken) -> Result<Value, ApiError> {

@@ -4,6 +4,7 @@ use pleach_engine::{Engine, TokenEvent};
 use serde_json::{Value, json};
 
 use crate::answer::Totals;
+use crate::stream::data;
 
 /// `usage` of chat and completions.
 ///
@@ -21,6 +22,17 @@ pub(crate) fn openai(totals: &Totals) -> Value {
         },
         "spec_verify_ct": totals.passes,
     })
+}
+
+/// What ends a stream of chat and completions: `chunk`, which has no choices, with what the answer took, if that was asked for,
+/// and the mark of the end.
+pub(crate) fn last_frames(chunk: Option<Value>, totals: &Totals) -> Vec<String> {
+    let with_usage = chunk.map(|mut chunk| {
+        chunk["usage"] = openai(totals);
+        chunk["timings"] = timings(totals);
+        data(&chunk)
+    });
+    with_usage.into_iter().chain(["data: [DONE]\n\n".to_owned()]).collect()
 }
 
 /// `timings`, under llama.cpp's names; milliseconds.
