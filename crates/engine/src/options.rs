@@ -27,7 +27,7 @@ pub struct EngineOptions {
     pub kv_cache: KvCacheType,
     /// Precision of what quantized weights are multiplied with.
     pub activations: Activations,
-    /// Tokens of a prompt that are run in one pass: 1 to [`MAX_PREFILL_CHUNK`], default 256. A cancelled request ends
+    /// Tokens of a prompt that are run in one pass: 1 to [`MAX_PREFILL_CHUNK`], default 128. A cancelled request ends
     /// after at most one such pass. It changes the speed, never the text.
     pub prefill_chunk: usize,
     /// Which drafters guess ahead. They change the speed, never the text.
@@ -51,7 +51,7 @@ impl Default for EngineOptions {
             context: ContextLength::default(),
             kv_cache: KvCacheType::default(),
             activations: Activations::default(),
-            prefill_chunk: 256,
+            prefill_chunk: 128,
             speculation: Speculation::default(),
             draft_model: None,
         }
