@@ -37,12 +37,14 @@
 //! ```
 
 mod accept;
+mod best_first;
 mod calibration;
 mod cost;
 mod draft;
 mod error;
 mod filter;
 mod generation;
+mod highest;
 mod history;
 mod log_probs;
 mod lookup;
@@ -60,10 +62,12 @@ mod tree;
 mod worth;
 
 pub use accept::{Accepted, accept};
+pub use best_first::BestFirst;
 pub use cost::CostCurve;
 pub use draft::{DraftContext, Drafter, NoDraft};
 pub use error::DecodeError;
 pub use generation::{Generation, GenerationOptions};
+pub use highest::highest;
 pub use history::{Count, History};
 pub use log_probs::LogProbs;
 pub use lookup::Lookup;

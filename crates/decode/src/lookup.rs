@@ -1,11 +1,9 @@
 //! Guesses from the text itself: what followed the last time that it read like this.
 
-use std::collections::BinaryHeap;
-
 use crate::calibration::Share;
 use crate::ngram::{LONGEST, Match, NgramIndex};
 use crate::sampler::Foreseen;
-use crate::{DraftContext, Drafter, Step, Target, TokenId, TreeBuilder};
+use crate::{BestFirst, DraftContext, Drafter, Step, Target, TokenId, TreeBuilder};
 
 /// Longest match of each class of matches, and the share of guesses after such a match that come true in texts of all
 /// kinds, until this text has shown its own.
@@ -48,8 +46,6 @@ struct Place {
 #[derive(Debug)]
 struct Open {
     node: usize,
-    /// Chance to be visited.
-    chance: f32,
     /// Matches that agree with the path so far; their `len` counts the path.
     matches: Vec<Match>,
     /// Guessed tokens from the root down to the node, the root left out.
@@ -68,22 +64,23 @@ impl Lookup {
     fn grow(&mut self, context: &DraftContext<'_>, tree: &mut TreeBuilder) {
         let text = context.history.tokens();
         let matches = self.index.matches(text);
-        let root = Open { node: TreeBuilder::ROOT, chance: 1.0, matches, path: Vec::new(), parent: None };
-        let mut open = BinaryHeap::from([root]);
+        // By the chance to be visited.
+        let mut open = BestFirst::new();
+        open.push(1.0, Open { node: TreeBuilder::ROOT, matches, path: Vec::new(), parent: None });
         let mut num_added = 1;
         while num_added < context.budget
-            && let Some(place) = open.pop()
+            && let Some((reached, place)) = open.pop()
         {
             let children = self.offer(&place, context, text);
             for (number, (token, log_prob)) in children.into_iter().enumerate() {
-                let chance = place.chance * log_prob.exp();
+                let chance = reached * log_prob.exp();
                 if chance < LEAST_CHANCE {
                     continue;
                 }
                 let Some(node) = tree.add(place.node, token, log_prob) else { continue };
                 num_added += 1;
                 let parent = Some((self.drafted.len() - 1, number));
-                open.push(place.follow(node, token, chance, text, parent));
+                open.push(chance, place.follow(node, token, text, parent));
             }
         }
     }
@@ -125,39 +122,11 @@ impl Open {
     }
 
     /// The place after one more guess.
-    fn follow(
-        &self,
-        node: usize,
-        token: TokenId,
-        chance: f32,
-        text: &[TokenId],
-        parent: Option<(usize, usize)>,
-    ) -> Self {
+    fn follow(&self, node: usize, token: TokenId, text: &[TokenId], parent: Option<(usize, usize)>) -> Self {
         let agree = self.matches.iter().filter(|found| self.token_at(found.next, text) == Some(token));
         let matches = agree.map(|found| Match { next: found.next + 1, len: (found.len + 1).min(LONGEST) }).collect();
         let path = self.path.iter().copied().chain([token]).collect();
-        Self { node, chance, matches, path, parent }
-    }
-}
-
-impl PartialEq for Open {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Open {}
-
-impl PartialOrd for Open {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Open {
-    /// By chance; of equals the earlier node comes first.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.chance.total_cmp(&other.chance).then_with(|| other.node.cmp(&self.node))
+        Self { node, matches, path, parent }
     }
 }
 

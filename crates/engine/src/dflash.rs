@@ -1,16 +1,16 @@
 //! Drafters that guess a whole block in one pass.
 
-use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 
 use pleach_checkpoint::{CheckpointError, DrafterCheckpoint, Tensor, WeaverCheckpoint};
-use pleach_decode::{DraftContext, Sampler, Step, TokenId, TreeBuilder};
+use pleach_decode::{BestFirst, DraftContext, Sampler, Step, TokenId, TreeBuilder};
 use pleach_kernels::StatePart;
 use pleach_model::{DFlash, DFlashRunner, DFlashSequence, Model, ModelError, Runner, Tap, Weaver, WeaverRunner};
 
 use crate::pending::{Continuity, Pending};
 use crate::selected;
+use crate::shortlist::Shortlist;
 use crate::target::SequenceTarget;
 use crate::{EngineError, EngineOptions, Speculation, weaver};
 
@@ -37,10 +37,8 @@ pub(crate) struct BlockDraft {
 }
 
 /// A guess that may be added next.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 struct Candidate {
-    /// Logarithm of its chance to be visited.
-    score: f32,
     parent: usize,
     depth: usize,
     /// Among the candidates of its depth.
@@ -161,7 +159,9 @@ impl BlockDraft {
         }
         let logits = runner.logits()?;
         if let Some(selector) = runner.drafter().config().selector {
-            let shortlists = shortlists(runner.drafter(), logits, guesses, selector.top_k);
+            let vocabulary = runner.drafter().config().draft_to_target.as_deref();
+            let places = logits.chunks_exact(logits.len() / guesses);
+            let shortlists: Vec<_> = places.map(|logits| Shortlist::new(logits, vocabulary, selector.top_k)).collect();
             return selected::grow(runner, &shortlists, context, WIDTH, tree);
         }
         let rows: Vec<&[f32]> = logits.chunks_exact(logits.len() / guesses).collect();
@@ -170,17 +170,6 @@ impl BlockDraft {
         grow(place, context, tree);
         Ok(())
     }
-}
-
-/// The tokens of each place that a selector weighs.
-fn shortlists(drafter: &DFlash, logits: &[f32], guesses: usize, top_k: usize) -> Vec<selected::Shortlist> {
-    let places = logits.chunks_exact((logits.len() / guesses.max(1)).max(1)).take(guesses);
-    places
-        .map(|logits| match &drafter.config().draft_to_target {
-            None => selected::shortlist((0..).zip(logits.iter().copied()), top_k),
-            Some(tokens) => selected::shortlist(tokens.iter().copied().zip(logits.iter().copied()), top_k),
-        })
-        .collect()
 }
 
 /// The likeliest tokens of a place, the first after the text being place 0, whatever stands between.
@@ -212,10 +201,11 @@ impl<F: FnMut(usize) -> Option<Vec<(TokenId, f32)>>> Marginals<F> {
         self.known.get(depth)?.get(rank).copied()
     }
 
-    /// The candidate with the chance that its path has, after one of chance `before`.
-    fn offer(&mut self, before: f32, parent: usize, depth: usize, rank: usize) -> Option<Candidate> {
-        let (_, log_prob) = self.get(depth, rank)?;
-        Some(Candidate { score: before + log_prob, parent, depth, rank })
+    /// Puts a candidate among those that may be added, after a path of log-probability `before`, if there is such a one.
+    fn offer(&mut self, open: &mut BestFirst<Candidate>, before: f32, candidate: Candidate) {
+        if let Some((_, log_prob)) = self.get(candidate.depth, candidate.rank) {
+            open.push(before + log_prob, candidate);
+        }
     }
 }
 
@@ -223,33 +213,20 @@ impl<F: FnMut(usize) -> Option<Vec<(TokenId, f32)>>> Marginals<F> {
 /// `ask` gives the candidates of a depth, from 0 on.
 fn grow(ask: impl FnMut(usize) -> Option<Vec<(TokenId, f32)>>, context: &DraftContext<'_>, tree: &mut TreeBuilder) {
     let mut candidates = Marginals { ask, known: Vec::new() };
-    let mut open = BinaryHeap::new();
-    open.extend(candidates.offer(0.0, TreeBuilder::ROOT, 0, 0));
+    // By the logarithm of the chance to be visited.
+    let mut open = BestFirst::new();
+    candidates.offer(&mut open, 0.0, Candidate { parent: TreeBuilder::ROOT, depth: 0, rank: 0 });
     let mut left = context.budget.saturating_sub(1);
     while left > 0
-        && let Some(Candidate { score, parent, depth, rank }) = open.pop()
+        && let Some((score, candidate)) = open.pop()
         && score >= context.least_chance.ln()
     {
+        let Candidate { parent, depth, rank } = candidate;
         let Some((token, log_prob)) = candidates.get(depth, rank) else { break };
-        open.extend(candidates.offer(score - log_prob, parent, depth, rank + 1));
+        candidates.offer(&mut open, score - log_prob, Candidate { rank: rank + 1, ..candidate });
         let Some(node) = tree.add(parent, token, log_prob) else { continue };
-        open.extend(candidates.offer(score, node, depth + 1, 0));
+        candidates.offer(&mut open, score, Candidate { parent: node, depth: depth + 1, rank: 0 });
         left -= 1;
-    }
-}
-
-impl Eq for Candidate {}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Candidate {
-    /// By score; of equals the earlier parent, then the better rank comes first.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.score.total_cmp(&other.score).then_with(|| (other.parent, other.rank).cmp(&(self.parent, self.rank)))
     }
 }
 

@@ -53,6 +53,7 @@ mod request;
 mod running;
 mod selected;
 mod session;
+mod shortlist;
 mod speculation;
 mod target;
 mod turn_ends;

@@ -3,6 +3,8 @@
 use pleach_decode::{DraftContext, History, TokenId, TreeBuilder};
 use pleach_model::{DFlashRunner, ModelError, WeaverNode, WeaverRunner};
 
+use crate::shortlist::Shortlist;
+
 /// Children that a node gets at most.
 const WIDTH: usize = 8;
 
@@ -11,13 +13,6 @@ const MOST_EXPANDED: usize = 16;
 
 /// A node is expanded if its chance is at least this share of an even one, `1 / rows of the pass`.
 const LEAST_SHARE: f32 = 0.2;
-
-/// The candidates of one depth: the drafter's likeliest tokens, in no order.
-#[derive(Debug, Default, PartialEq)]
-struct Shortlist {
-    tokens: Vec<TokenId>,
-    logits: Vec<f32>,
-}
 
 /// A node that may be expanded.
 #[derive(Debug, Clone, Copy)]
@@ -124,75 +119,5 @@ impl<'a, 'c> Growth<'a, 'c> {
         let mut history = self.context.history.clone();
         path.into_iter().rev().for_each(|token| history.push(token));
         Some(history)
-    }
-}
-
-impl Shortlist {
-    /// The `size` highest logits, of the tokens of `vocabulary` if the drafter does not score all.
-    fn new(logits: &[f32], vocabulary: Option<&[TokenId]>, size: usize) -> Self {
-        let places = highest(logits, size);
-        let token = |&(place, _): &(usize, f32)| vocabulary.map_or(place as TokenId, |tokens| tokens[place]);
-        Self {
-            tokens: places.iter().map(token).collect(),
-            logits: places.into_iter().map(|(_, logit)| logit).collect(),
-        }
-    }
-}
-
-/// The `count` highest values with their places, in no order; NaN is never among them.
-fn highest(values: &[f32], count: usize) -> Vec<(usize, f32)> {
-    const CHUNK: usize = 16;
-    let spare = count.max(64);
-    let mut kept: Vec<(usize, f32)> = Vec::with_capacity(count + spare + CHUNK);
-    let mut least = f32::NEG_INFINITY;
-    let cut = |kept: &mut Vec<(usize, f32)>| {
-        if kept.len() > count {
-            kept.select_nth_unstable_by(count, |a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            kept.truncate(count);
-        }
-    };
-    for (chunk, values) in values.chunks(CHUNK).enumerate() {
-        // Without a branch per value: hardly any chunk has one that counts.
-        if !values.iter().fold(false, |any, &value| any | (value > least)) {
-            continue;
-        }
-        let above = values.iter().enumerate().filter(|(_, value)| **value > least);
-        kept.extend(above.map(|(place, &value)| (chunk * CHUNK + place, value)));
-        if kept.len() >= count + spare {
-            cut(&mut kept);
-            least = kept.iter().map(|&(_, value)| value).fold(f32::INFINITY, f32::min);
-        }
-    }
-    cut(&mut kept);
-    kept
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_tokens_of_the_drafters_vocabulary() {
-        let list = Shortlist::new(&[0.5, 2.0, f32::NAN, 1.0], Some(&[10, 11, 12, 13]), 2);
-        let mut pairs: Vec<_> = list.tokens.into_iter().zip(list.logits).collect();
-        pairs.sort_by_key(|(token, _)| *token);
-        assert_eq!(pairs, [(11, 2.0), (13, 1.0)]);
-    }
-
-    #[test]
-    fn the_highest_are_those_that_sorting_finds() {
-        for (len, count) in [(0, 5), (3, 5), (16, 1), (700, 1), (700, 64), (1000, 90), (90, 90)] {
-            // Few distinct values, so that equals lie on the border.
-            let values: Vec<f32> = (0..len).map(|i| (i * 7919 % 101) as f32 * 0.5 - 20.0).collect();
-            let found = highest(&values, count);
-            assert!(found.iter().all(|&(place, value)| values[place] == value));
-            let sorted = |mut values: Vec<f32>| {
-                values.sort_by(|a, b| b.total_cmp(a));
-                values
-            };
-            let mut expected = sorted(values);
-            expected.truncate(count);
-            assert_eq!(sorted(found.into_iter().map(|(_, value)| value).collect()), expected);
-        }
     }
 }

@@ -2,27 +2,25 @@
 
 use super::{Sampler, change, penalized};
 use crate::math::exp;
-use crate::{History, Noise, TokenId};
+use crate::{History, Noise, TokenId, highest};
 
 /// Candidates of a drafter that are weighed against each other; the rest of its distribution counts as one.
 const SHORTLIST: usize = 24;
 
-/// How much more peaked the target's distribution is than a drafter's, and how far the two are from each other besides,
-/// as the scale of a Gumbel distribution; see [`Foreseen`]. Both were fitted to what trained drafters guessed and targets
-/// drew at temperature 0.7: `docs/benchmarks.md`, "Guesses that know the noise".
-const SHARPNESS: f32 = 1.5;
-const ERROR_SCALE: f32 = 2.0;
+/// How far a drafter's logits are from the target's, as the scale of a Gumbel distribution; see [`Foreseen`]. Chosen by what
+/// trained drafters gain at temperature 0.7: `docs/benchmarks.md`, "Guesses that know the noise".
+const ERROR_SCALE: f32 = 1.5;
 
 /// Mean of standard Gumbel noise: what the noise of tokens that are not weighed one by one is taken for.
 const MEAN_NOISE: f32 = 0.577_215_7;
 
 /// Candidates with the beliefs that the target draws them.
 ///
-/// Above temperature 0 the target's token is the argmax of `log p + G`, and `G` is known beforehand. If `log p` is
-/// `a · log q` and Gumbel noise of scale `s`, where `q` is the drafter's distribution, then, given `G`,
+/// Above temperature 0 the target's token is the argmax of `log p + G`, and `G` is known beforehand. If a drafter's
+/// `log q` differs from `log p` by Gumbel noise of scale `s`, then, given `G`,
 ///
 /// ```text
-/// P(token is drawn) = softmax( (a · log q + G) / s )
+/// P(token is drawn) = softmax( (log q + G) / s )
 /// ```
 ///
 /// so this is what the guesses of a tree are ordered by, and not `q`. At temperature 0 it is `q` itself.
@@ -54,7 +52,7 @@ impl Sampler {
     /// `logits`: `[vocab_size]`, the drafter's own, for the target's next token. `history` holds the tokens at all
     /// earlier positions, guesses included. Penalties, bias and temperature apply as in [`sample`](Self::sample); above
     /// temperature 0 the noise of the position is counted in, so the first is what `sample` would draw without top-k,
-    /// top-p and min-p if the target's logits were the drafter's, sharpened.
+    /// top-p and min-p.
     pub fn foresee(&mut self, logits: &[f32], position: u64, history: &History, count: usize) -> Vec<(TokenId, f32)> {
         let Ok(edited) = self.edit(logits, history, None) else { return Vec::new() };
         let logits = if edited { &self.edited } else { logits };
@@ -107,15 +105,17 @@ impl Sampler {
     }
 }
 
-/// The likeliest places with their probabilities `softmax(logits / temperature)`, of equals the first.
+/// The likeliest places with their probabilities `softmax(logits / temperature)`, likeliest first, of equals the first.
 fn likeliest(logits: &[f32], temperature: f32) -> Option<Vec<(usize, f32)>> {
-    let chunks: Vec<f32> = logits.chunks(CHUNK).map(highest_of).collect();
-    let best = highest(logits, &chunks);
+    let mut best = highest(logits, SHORTLIST);
+    best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let top = best.first().map(|&(_, logit)| logit).filter(|logit| logit.is_finite())?;
     let score = |logit: f32| (logit - top) / temperature;
-    let counts = |highest: f32| highest.is_nan() || score(highest) >= NEGLIGIBLE;
-    let counted = logits.chunks(CHUNK).zip(&chunks).filter(|(_, highest)| counts(**highest));
-    let total: f32 = counted.map(|(values, _)| values.iter().map(|&logit| exp(score(logit))).sum::<f32>()).sum();
+    // What is no number counts, so that the total shows it.
+    let is_negligible = |logit: f32| score(logit) < NEGLIGIBLE;
+    let counted =
+        logits.chunks(CHUNK).filter(|chunk| !chunk.iter().fold(true, |all, &logit| all & is_negligible(logit)));
+    let total: f32 = counted.map(|values| values.iter().map(|&logit| exp(score(logit))).sum::<f32>()).sum();
     let probability = |(index, logit)| (index, exp(score(logit)) / total);
     total.is_finite().then(|| best.into_iter().map(probability).collect())
 }
@@ -126,39 +126,10 @@ const CHUNK: usize = 16;
 /// A token this much less likely than the likeliest is not counted: a million of them are a hundredth.
 const NEGLIGIBLE: f32 = -18.0;
 
-/// The highest of a chunk, or NaN if one is NaN; free of branches.
-fn highest_of(values: &[f32]) -> f32 {
-    let is_nan = values.iter().fold(false, |any, value| any | value.is_nan());
-    let highest =
-        values.iter().fold(f32::NEG_INFINITY, |highest, &value| if value > highest { value } else { highest });
-    if is_nan { f32::NAN } else { highest }
-}
-
-/// The highest entries with their places, highest first. `chunks` are the highest of each chunk.
-fn highest(logits: &[f32], chunks: &[f32]) -> Vec<(usize, f32)> {
-    let mut best: Vec<(usize, f32)> = Vec::with_capacity(SHORTLIST + 1);
-    let mut least = f32::NEG_INFINITY;
-    for (chunk, values) in logits.chunks(CHUNK).enumerate() {
-        if chunks[chunk] <= least {
-            continue;
-        }
-        for (place, &logit) in values.iter().enumerate() {
-            // The threshold rises within a chunk. A NaN is above nothing; the total shows it.
-            if logit.partial_cmp(&least) == Some(std::cmp::Ordering::Greater) {
-                let rank = best.partition_point(|&(_, other)| other >= logit);
-                best.insert(rank, (chunk * CHUNK + place, logit));
-                best.truncate(SHORTLIST);
-                least = if best.len() == SHORTLIST { best[SHORTLIST - 1].1 } else { f32::NEG_INFINITY };
-            }
-        }
-    }
-    best
-}
-
-/// Puts `ln softmax((a · log q + G) / s)` in place of `log q`, with all tokens outside the list as one more entry.
+/// Puts `ln softmax((log q + G) / s)` in place of `log q`, with all tokens outside the list as one more entry.
 fn perturb(log_probs: &mut [(TokenId, f32)], noise: &Noise, position: u64) {
     let known: f32 = log_probs.iter().map(|(_, log_prob)| log_prob.exp()).sum();
-    let score = |log_prob: f32, noise: f32| (SHARPNESS * log_prob + noise) / ERROR_SCALE;
+    let score = |log_prob: f32, noise: f32| (log_prob + noise) / ERROR_SCALE;
     let rest = score((1.0 - known).max(0.0).ln(), MEAN_NOISE);
     for (token, log_prob) in log_probs.iter_mut() {
         *log_prob = score(*log_prob, noise.gumbel(position, *token));
@@ -192,14 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn with_the_targets_own_logits_flattened_the_first_is_what_will_be_drawn() {
+    fn with_the_targets_own_logits_the_first_is_what_will_be_drawn() {
         let history = History::new(&[0]);
         let peaked: Vec<f32> = logits().iter().map(|logit| 2.0 * logit).collect();
-        let flat: Vec<f32> = peaked.iter().map(|logit| logit / SHARPNESS).collect();
         for seed in 0..50 {
             let mut sampler = sampler(0.7, seed);
             let drawn = sampler.sample(&peaked, 9, &history, None).unwrap();
-            assert_eq!(sampler.foresee(&flat, 9, &history, 1)[0].0, drawn, "seed {seed}");
+            assert_eq!(sampler.foresee(&peaked, 9, &history, 1)[0].0, drawn, "seed {seed}");
         }
     }
 
@@ -208,12 +178,14 @@ mod tests {
     fn beliefs_are_right_on_average() {
         let error = Noise::new(99);
         let history = History::new(&[0]);
+        // No more than are weighed one by one.
+        let logits: Vec<f32> = logits().into_iter().take(SHORTLIST).chain([-40.0; 36]).collect();
         let (mut believed, mut hits) = (0.0, 0);
         for seed in 0..2000 {
             let mut sampler = sampler(1.0, seed);
             let error = |token| ERROR_SCALE * error.gumbel(seed, token);
-            let target: Vec<f32> = (0..).zip(logits()).map(|(token, logit)| SHARPNESS * logit + error(token)).collect();
-            let (token, log_prob) = sampler.foresee(&logits(), 9, &history, 1)[0];
+            let target: Vec<f32> = (0..).zip(&logits).map(|(token, logit)| logit + error(token)).collect();
+            let (token, log_prob) = sampler.foresee(&logits, 9, &history, 1)[0];
             believed += log_prob.exp();
             hits += u32::from(sampler.sample(&target, 9, &history, None) == Ok(token));
         }
