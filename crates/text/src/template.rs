@@ -133,6 +133,12 @@ impl ChatTemplate {
         Ok(template)
     }
 
+    /// Whether the template writes or looks for thoughts, by the word in its source.
+    #[must_use]
+    pub fn knows_thoughts(&self) -> bool {
+        self.environment.get_template(DEFAULT_NAME).is_ok_and(|template| template.source().contains("think"))
+    }
+
     /// What is doubtful about the template, to be shown to the user once; often nothing.
     #[must_use]
     pub fn warnings(&self) -> &[String] {

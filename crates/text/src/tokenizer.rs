@@ -2,16 +2,21 @@
 
 mod byte_level;
 mod file;
+mod least;
 mod pipeline;
 mod vocabulary;
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
 
 use tokenizers::{
     AddedVocabulary, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer,
     PreTokenizerWrapper, Token, models::bpe::BPE,
 };
 
+use self::least::Spellings;
 use self::pipeline::Normalizers;
 pub use self::vocabulary::{SpecialIds, VocabularySpec};
 use crate::error::TextError;
@@ -48,6 +53,10 @@ struct Inner {
     pre_tokenizers: Vec<PreTokenizerWrapper>,
     ignore_merges: bool,
     table: TokenTable,
+    /// Whether the tokens of a text spell all of it, once it was normalized, and nothing else.
+    spells_all: bool,
+    /// Made when it is first asked for.
+    spellings: OnceLock<Spellings>,
     raw_text_prefix: Vec<u32>,
     special_ids: SpecialIds,
     warnings: Vec<String>,
@@ -97,6 +106,21 @@ impl Tokenizer {
     /// [`TextError::Encode`] if the vocabulary cannot express the text.
     pub fn encode(&self, text: &str, added_tokens: AddedTokens) -> Result<Vec<u32>, TextError> {
         self.0.encode(text, added_tokens).map_err(|source| TextError::Encode { source })
+    }
+
+    /// A number of tokens that `text` has at least, found in a small part of the time and the memory that encoding takes.
+    /// Counting ends at `enough`.
+    ///
+    /// It is the fewest spellings that cover the text, which for prose is 10 to 20 % less than its tokens. What a normalizer
+    /// would change, such as letters apart from their accents, counts nothing; nor does anything for the rare tokenizer that
+    /// drops or adds characters.
+    #[must_use]
+    pub fn least_tokens(&self, text: &str, enough: usize) -> usize {
+        let Inner { table, spellings, normalizers, .. } = &*self.0;
+        if !self.0.spells_all {
+            return 0;
+        }
+        spellings.get_or_init(|| Spellings::of(table)).least(table, normalizers, text, enough)
     }
 
     /// The text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a token add nothing.

@@ -6,6 +6,8 @@ mod common;
 use std::collections::HashMap;
 
 use pleach_text::{AddedTokens, Detokenizer, SpecialTokens, Tokenizer, VocabularySpec};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -238,6 +240,54 @@ mod properties {
                     prop_assert_eq!(tokenizer.decode(&ids, SpecialTokens::Skip), library.decode(&ids, true).unwrap());
                 }
             }
+        }
+    }
+}
+
+/// Texts of words, spellings of tokens, blanks, marks and letters that normalizing joins.
+fn any_text(tokenizer: &Tokenizer) -> impl Strategy<Value = String> + use<> {
+    let spellings: Vec<String> = (0..tokenizer.vocab_size() as u32)
+        .step_by(7)
+        .map(|id| tokenizer.decode(&[id], SpecialTokens::Keep))
+        .chain(
+            ["<|im_end|>", "\u{338}", "e", "\u{301}", "\u{212b}", "漢字", "    ", "\n", "the", "ㅏ", "가", "각", "ᆨ"]
+                .map(String::from),
+        )
+        .collect();
+    prop::collection::vec(prop::sample::select(spellings), 0..200).prop_map(|parts| parts.concat())
+}
+
+#[test]
+fn no_text_has_fewer_tokens_than_the_least() {
+    for (name, _, tokenizer) in tokenizers() {
+        let mut runner = TestRunner::new(Config { cases: 20, failure_persistence: None, ..Config::default() });
+        let outcome = runner.run(&any_text(&tokenizer), |text| {
+            let found = tokenizer.encode(&text, AddedTokens::Parse).unwrap().len();
+            let long = text.repeat(1 + 70_000 / text.len().max(1));
+            let found_of_long = tokenizer.encode(&long, AddedTokens::Parse).unwrap().len();
+            prop_assert!(tokenizer.least_tokens(&text, usize::MAX) <= found);
+            prop_assert!(tokenizer.least_tokens(&long, usize::MAX) <= found_of_long);
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+/// A bound that is far too low would refuse nothing.
+#[test]
+fn the_least_of_long_texts_is_close_and_counting_ends() {
+    for (name, _, tokenizer) in tokenizers() {
+        for part in [
+            "The hedge grows, and its branches meet. ",
+            "let x = 5;\n    y += x;\n",
+            "生け垣の枝は互いに絡み合う。",
+            "Живая изгородь растёт, ветви сплетаются. ",
+        ] {
+            let text = part.repeat(500);
+            let found = tokenizer.encode(&text, AddedTokens::Parse).unwrap().len();
+            let least = tokenizer.least_tokens(&text, usize::MAX);
+            assert!(least * 10 >= found * 6, "{name}: {least} of {found} for {part:?}");
+            assert_eq!(tokenizer.least_tokens(&text, 100), 100, "{name}");
         }
     }
 }

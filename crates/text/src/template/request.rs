@@ -201,6 +201,18 @@ impl<'de> Deserialize<'de> for Content {
 }
 
 impl Content {
+    /// Its texts in order: what is no text is left out.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let (whole, parts) = match self {
+            Self::Text(text) => (Some(text.as_str()), &[][..]),
+            Self::Parts(parts) => (None, &parts[..]),
+        };
+        whole.into_iter().chain(parts.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(text.as_str()),
+            Part::Other(_) => None,
+        }))
+    }
+
     /// Text parts alone become one string, which every template takes.
     fn to_template(&self) -> Json {
         let parts = match self {

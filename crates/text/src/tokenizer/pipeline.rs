@@ -4,13 +4,14 @@
 //! lengths of merges. So everything is checked here before it is handed over.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 
 use tokenizers::{
     AddedToken, AddedVocabulary, Model, NormalizedString, Normalizer, PreTokenizerWrapper,
     models::bpe::{BPE, BpeBuilder, Vocab},
 };
 
-use super::{Inner, SpecialIds, TokenKind, TokenTable, Tokenizer, byte_level};
+use super::{Inner, SpecialIds, TokenKind, TokenTable, Tokenizer, byte_level, least};
 use crate::error::TextError;
 
 /// Everything a tokenizer is made of, not yet checked.
@@ -78,7 +79,7 @@ impl Pipeline {
         self.check_ids()?;
         self.settle_added_ids()?;
         let table = self.token_table();
-        self.warn_about_missing_bytes();
+        let spells_all = !self.lacks_bytes() && self.spells_all();
         let model = self.build_model()?;
         let added = self.build_added(&model)?;
         Ok(Tokenizer(std::sync::Arc::new(Inner {
@@ -88,6 +89,8 @@ impl Pipeline {
             pre_tokenizers: self.pre_tokenizers,
             ignore_merges: self.ignore_merges,
             table,
+            spells_all,
+            spellings: OnceLock::new(),
             raw_text_prefix: self.raw_text_prefix,
             special_ids: self.special_ids,
             warnings: self.warnings,
@@ -184,19 +187,27 @@ impl Pipeline {
         table
     }
 
-    /// Without its character, the library drops a byte of the text silently.
-    fn warn_about_missing_bytes(&mut self) {
+    /// Whether nothing in the pipeline drops characters or adds them, and added tokens are looked for as they are spelled.
+    fn spells_all(&self) -> bool {
+        let is_plain = |token: &AddedToken| !token.lstrip && !token.rstrip && self.normalizers.leave(&token.content);
+        self.pre_tokenizers.iter().all(least::keeps_all) && self.added.iter().all(|(_, token)| is_plain(token))
+    }
+
+    /// Whether bytes of a text may be lost, with a warning: without its character, the library drops a byte silently.
+    fn lacks_bytes(&mut self) -> bool {
         let known: HashSet<&str> = self.vocab.iter().map(|(token, _)| token.as_str()).collect();
         let is_missing = |character: char| !known.contains(character.encode_utf8(&mut [0; 4]) as &str);
         let missing =
             byte_level::alphabet().filter(|&(byte, character)| in_utf8(byte) && is_missing(character)).count();
-        if missing > 0 && self.unknown.is_none() {
+        let lacks = missing > 0 && self.unknown.is_none();
+        if lacks {
             self.warnings.push(format!(
                 "the vocabulary of `{}` has no token for {missing} of the 243 bytes that text is made of: \
                  characters with such a byte are lost when encoding",
                 self.source_name
             ));
         }
+        lacks
     }
 
     fn build_model(&mut self) -> Result<BPE, TextError> {
