@@ -200,7 +200,9 @@ impl CliError {
     /// The same where the model is open: no `--ctx` raises its own maximum.
     pub(crate) fn from_model(error: EngineError, model: &ModelInfo) -> Self {
         match error {
-            EngineError::PromptTooLong { context, .. } if context >= model.max_context => {
+            EngineError::PromptTooLong { context, .. } | EngineError::PromptFarTooLong { context, .. }
+                if context >= model.max_context =>
+            {
                 Self::PromptBeyondModel(error)
             }
             other => Self::from_engine(other),
@@ -395,7 +397,9 @@ fn engine_hint(error: &EngineError) -> Option<String> {
         | EngineError::Text(TextError::TemplateRefused { .. } | TextError::TemplateFailed { .. }) => {
             "`--raw` continues the prompt as plain text, without a chat template"
         }
-        EngineError::PromptTooLong { .. } => "shorten the prompt, or raise `--ctx`",
+        EngineError::PromptTooLong { .. } | EngineError::PromptFarTooLong { .. } => {
+            "shorten the prompt, or raise `--ctx`"
+        }
         EngineError::ContextBeyondModel { .. } => "leave `--ctx` out to have it chosen",
         EngineError::ContextBeyondMemory { .. } => "leave `--ctx` out to have it chosen by the free memory",
         EngineError::NonFiniteLogits { .. } => {

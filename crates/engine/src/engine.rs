@@ -73,6 +73,12 @@ pub struct EncodedPrompt {
     pub turn_ends: Vec<usize>,
 }
 
+impl EncodedPrompt {
+    fn without_turns(tokens: Vec<u32>, opens_reasoning: bool) -> Self {
+        Self { tokens, opens_reasoning, notes: Vec::new(), turn_ends: Vec::new() }
+    }
+}
+
 impl Engine {
     /// Opens the model in a folder or a `.gguf` file; see [`locate`](crate::locate()) for other names.
     ///
@@ -182,6 +188,11 @@ impl Engine {
         self.0.template.is_some()
     }
 
+    /// Whether the model was made to think before it answers: its chat template knows of thoughts.
+    pub fn has_thoughts(&self) -> bool {
+        self.0.template.as_ref().is_some_and(ChatTemplate::knows_thoughts)
+    }
+
     /// The text that the model reads for a conversation, control tokens included.
     ///
     /// # Errors
@@ -190,41 +201,81 @@ impl Engine {
         Ok(self.render_with_notes(chat)?.0)
     }
 
-    /// The tokens of a prompt: what [`Usage::prompt_tokens`](crate::Usage::prompt_tokens) counts.
+    /// The tokens of a prompt: what [`Usage::prompt_tokens`](crate::Usage::prompt_tokens) counts. It may be longer than the context.
     ///
     /// # Errors
     /// As [`render`](Self::render); [`EngineError::Text`] if the vocabulary cannot express the text.
     pub fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, EngineError> {
-        Ok(self.encode_prompt(prompt)?.tokens)
+        match prompt {
+            Prompt::Chat(chat) => Ok(self.tokenizer().encode(&self.render(chat)?, AddedTokens::Parse)?),
+            Prompt::Text(text) => self.encode_raw(text),
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+        }
     }
 
     /// A prompt as the model reads it, for callers that look at it before they ask: as [`Prompt::Tokens`](crate::Prompt)
-    /// its tokens give the same text.
+    /// its tokens give the same text. One that is far too long is refused before it costs time and memory.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// As [`encode`](Self::encode); [`EngineError::PromptTooLong`] and [`EngineError::PromptFarTooLong`] if it leaves no room for
+    /// an answer.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<EncodedPrompt, EngineError> {
-        match prompt {
+        let context = self.info().context;
+        let encoded = match prompt {
             Prompt::Chat(chat) => {
+                self.check_length(&written_texts(chat), context)?;
                 let (text, notes) = self.render_with_notes(chat)?;
-                let tokens = self.tokenizer().encode(&text, AddedTokens::Parse)?;
-                let turn_ends = self.turn_ends(Rendered { chat, text: &text, tokens: &tokens });
-                Ok(EncodedPrompt { tokens, opens_reasoning: opens_reasoning(&text), notes, turn_ends })
+                let tokens = self.encode_rendered(&text)?;
+                let opens_reasoning = opens_reasoning(&text);
+                // Prompts that will be refused have no later ones.
+                let turn_ends = match tokens.len() < context {
+                    true => self.turn_ends(Rendered { chat, text: &text, tokens: &tokens }),
+                    false => Vec::new(),
+                };
+                EncodedPrompt { tokens, opens_reasoning, notes, turn_ends }
             }
             Prompt::Text(text) => {
-                let tokens = self.encode_raw(text)?;
-                let opens_reasoning = opens_reasoning(text);
-                Ok(EncodedPrompt { tokens, opens_reasoning, notes: Vec::new(), turn_ends: Vec::new() })
+                self.check_length(&[text], context)?;
+                EncodedPrompt::without_turns(self.encode_raw(text)?, opens_reasoning(text))
             }
             Prompt::Tokens(tokens) => {
                 // A marker of a thought that is still open stands at the very end.
                 const LAST: usize = 16;
                 let end = &tokens[tokens.len().saturating_sub(LAST)..];
                 let text = self.tokenizer().decode(end, SpecialTokens::Keep);
-                let opens_reasoning = opens_reasoning(&text);
-                let tokens = tokens.clone();
-                Ok(EncodedPrompt { tokens, opens_reasoning, notes: Vec::new(), turn_ends: Vec::new() })
+                EncodedPrompt::without_turns(tokens.clone(), opens_reasoning(&text))
             }
+        };
+        match encoded.tokens.len() {
+            prompt if prompt >= context => Err(EngineError::PromptTooLong { prompt, context }),
+            _ => Ok(encoded),
+        }
+    }
+
+    /// The tokens of a text that a chat template has written, unless it is far too long.
+    ///
+    /// # Errors
+    /// [`EngineError::PromptFarTooLong`]; [`EngineError::Text`] if the vocabulary cannot express the text.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        self.check_length(&[text], self.info().context)?;
+        Ok(self.tokenizer().encode(text, AddedTokens::Parse)?)
+    }
+
+    /// Refuses texts that have `most` tokens or more for sure. Encoding takes a hundred times their memory.
+    ///
+    /// # Errors
+    /// [`EngineError::PromptFarTooLong`].
+    pub fn check_length(&self, texts: &[&str], most: usize) -> Result<(), EngineError> {
+        /// Texts with fewer bytes for each token that there may be are quickly encoded.
+        const FEW_BYTES: usize = 4;
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        if bytes / FEW_BYTES <= most {
+            return Ok(());
+        }
+        let least = texts.iter().fold(0, |least, text| least + self.tokenizer().least_tokens(text, most - least));
+        match least >= most {
+            true => Err(EngineError::PromptFarTooLong { bytes, least, context: self.info().context }),
+            false => Ok(()),
         }
     }
 
@@ -321,6 +372,13 @@ impl Engine {
     pub(crate) fn prefill_chunk(&self) -> usize {
         self.0.prefill_chunk
     }
+}
+
+/// What every template writes of a conversation as it stands: the contents of its messages, without blanks around them and
+/// without the thoughts at their front.
+fn written_texts(chat: &ChatRequest) -> Vec<&str> {
+    let texts = chat.messages.iter().flat_map(|message| message.content.texts());
+    texts.map(|text| text.rsplit("</think>").next().unwrap_or(text).trim()).collect()
 }
 
 /// The runner of the model, and that of a model that drafts for it.

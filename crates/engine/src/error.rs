@@ -114,6 +114,18 @@ pub enum EngineError {
         /// Tokens of the context.
         context: usize,
     },
+    /// The prompt is so long that its tokens were not counted to the end.
+    #[error(
+        "the prompt has {bytes} bytes, at least {least} tokens, but the context holds {context} with at least one of the answer"
+    )]
+    PromptFarTooLong {
+        /// Bytes of its texts.
+        bytes: usize,
+        /// Tokens that they have at least.
+        least: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
     /// A chat was asked for from a model that has no chat template.
     #[error("the model has no chat template: it continues texts and was not made for conversations")]
     NoChatTemplate,
@@ -172,7 +184,9 @@ impl EngineError {
             Self::NoDefaultModel { .. } => "`scripts/fetch-model.sh` fetches a small model; or name one",
             Self::NoSuchModel { .. } => "a model is a folder or a `.gguf` file",
             Self::NoChatTemplate => "give the prompt as plain text, or use the instruction-tuned variant of the model",
-            Self::PromptTooLong { .. } => "shorten the prompt or open the model with a longer context",
+            Self::PromptTooLong { .. } | Self::PromptFarTooLong { .. } => {
+                "shorten the prompt or open the model with a longer context"
+            }
             Self::UnfitDrafter { .. } => "leave the drafter out to have one chosen",
             Self::ContextBeyondModel { .. } => "leave the context length out to have it chosen",
             Self::NonFiniteLogits { .. } => {
