@@ -56,6 +56,23 @@ pub struct Job {
     pub owner: CacheOwner,
 }
 
+/// Reads states from disk ahead of the requests that go on from them, so that [`Batch::add`], which the passes of others wait
+/// for, finds them in memory. Whatever is not there by then is read by `add` itself.
+#[derive(Debug, Clone)]
+pub struct DiskReader {
+    engine: Engine,
+    cache: Option<SharedCache>,
+}
+
+impl DiskReader {
+    /// Reads the longest state that a prompt can go on from, unless one as long is in memory. Takes as long as the disk.
+    pub fn read_ahead(&self, owner: CacheOwner, prompt: &[u32]) {
+        if let Some(cache) = &self.cache {
+            cache.read_ahead(owner, prompt, self.engine.model());
+        }
+    }
+}
+
 /// Tells the requests of a batch apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(u64);
@@ -96,6 +113,11 @@ impl Batch {
         self.next += 1;
         self.requests.push((id, running));
         Ok(id)
+    }
+
+    /// What reads states from disk for requests that will be added, on any thread.
+    pub fn disk_reader(&self) -> DiskReader {
+        DiskReader { engine: self.engine.clone(), cache: self.cache.clone() }
     }
 
     /// Ends a request: the next step gives its last event, [`FinishReason::Cancelled`](crate::FinishReason::Cancelled).

@@ -62,7 +62,7 @@ mod vocabulary;
 mod weaver;
 
 pub use activity::{Activity, ActivityMeter, ProgramShare, load_average, processor_name};
-pub use batch::{Batch, Job, RequestId};
+pub use batch::{Batch, DiskReader, Job, RequestId};
 pub use bench::{BenchProfile, Bencher, MAX_PASS_ROWS, RowShape};
 pub use cancel::CancelToken;
 pub use chat::{Answer, ChatSession, Reply};

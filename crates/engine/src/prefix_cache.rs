@@ -47,7 +47,7 @@ pub struct PrefixCacheStats {
     pub bytes: usize,
     /// Prompts that went on from a state.
     pub hits: u64,
-    /// Of these, the prompts whose state came from disk.
+    /// States that were read from disk for a prompt.
     pub hits_on_disk: u64,
     /// Prompts that were read from the start.
     pub misses: u64,
@@ -235,13 +235,12 @@ impl PrefixCache {
     }
 
     /// Counts a look-up; whether it is one of those to be verified, a share `verify` of the hits.
-    fn count(&mut self, is_hit: bool, from_disk: bool, verify: f64) -> bool {
+    fn count(&mut self, is_hit: bool, verify: f64) -> bool {
         if !is_hit {
             self.stats.misses += 1;
             return false;
         }
         self.stats.hits += 1;
-        self.stats.hits_on_disk += u64::from(from_disk);
         self.due += verify;
         let is_due = self.due >= 1.0;
         self.due -= f64::from(u8::from(is_due));
@@ -360,9 +359,7 @@ impl SharedCache {
 
     /// What is known of `prompt`, in memory or on disk.
     pub(crate) fn find(&self, owner: CacheOwner, prompt: &[u32], model: &Model) -> Found {
-        let in_memory = self.lock().reusable(owner, prompt);
-        let from_disk = self.load(owner, prompt, in_memory + LEAST_GAIN, model);
-        let is_on_disk = from_disk.is_some();
+        let from_disk = self.load(owner, prompt, model);
         let mut cache = self.lock();
         let mut loaded = None;
         if let Some((tokens, kept)) = from_disk {
@@ -374,15 +371,30 @@ impl SharedCache {
             Some(loaded) => (Some(loaded), cache.met(owner, prompt)),
             None => cache.find(owner, prompt),
         };
-        let verify = cache.count(kept.is_some(), is_on_disk, self.0.verify);
+        let verify = cache.count(kept.is_some(), self.0.verify);
         Found { kept, met, verify, doubts: cache.doubts }
     }
 
-    fn load(&self, owner: CacheOwner, prompt: &[u32], least: usize, model: &Model) -> Option<(Vec<u32>, Kept)> {
+    /// Reads what is known of `prompt` on disk alone into memory, so that [`find`](Self::find) need not.
+    pub(crate) fn read_ahead(&self, owner: CacheOwner, prompt: &[u32], model: &Model) {
+        let doubts = self.lock().doubts;
+        let Some((tokens, kept)) = self.load(owner, prompt, model) else { return };
+        let mut cache = self.lock();
+        // What was forgotten meanwhile may be this.
+        if cache.doubts == doubts {
+            cache.insert(owner, &tokens, kept);
+        }
+    }
+
+    fn load(&self, owner: CacheOwner, prompt: &[u32], model: &Model) -> Option<(Vec<u32>, Kept)> {
         let store = self.0.store.as_ref()?;
-        let saved = store.load(owner, prompt, least)?;
+        let in_memory = self.lock().reusable(owner, prompt);
+        let saved = store.load(owner, prompt, in_memory + LEAST_GAIN)?;
         match model.restore_sequence(&saved.state) {
-            Ok(sequence) => Some((saved.header.tokens, Kept { sequence, costly: None, logits: None })),
+            Ok(sequence) => {
+                self.lock().stats.hits_on_disk += 1;
+                Some((saved.header.tokens, Kept { sequence, costly: None, logits: None }))
+            }
             Err(error) => {
                 tracing::warn!(%error, "a kept state cannot be restored");
                 store.skip(owner, &saved.header.tokens);

@@ -254,6 +254,37 @@ fn states_survive_on_disk_bit_for_bit() {
     }
 }
 
+/// What was read ahead is in memory: adding the request needs the folder no more.
+#[test]
+fn states_are_read_ahead_of_their_request() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    fill(&engine, dir.path());
+    let mut batch = batch(&engine, &on_disk(dir.path()));
+    let reader = batch.disk_reader();
+    std::thread::spawn(move || reader.read_ahead(CacheOwner::default(), &parting(7))).join().unwrap();
+    files(dir.path()).iter().for_each(|file| fs::remove_file(file).unwrap());
+    assert_eq!(cached(&mut batch, parting(7), plain(2)), 100);
+    assert_eq!(batch.prefix_cache().hits_on_disk, 1);
+}
+
+/// Files of two folders have no names and no owners in common, so that they tell nothing of a key that is known elsewhere.
+#[test]
+fn owners_are_salted_by_the_folder() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [one, other] = dirs.each_ref().map(|dir| {
+        fill(&engine, dir.path());
+        let [file] = &files(dir.path())[..] else { panic!("one file") };
+        (file.file_name().unwrap().to_owned(), fs::read(file).unwrap()[40..72].to_vec())
+    });
+    assert!(one.0 != other.0 && one.1 != other.1);
+    // Half a salt is none: what was written with it is not found.
+    fs::write(dirs[0].path().join("salt"), [1; 7]).unwrap();
+    assert_eq!(cached(&mut batch(&engine, &on_disk(dirs[0].path())), parting(7), plain(2)), 0);
+    assert_eq!(cached(&mut batch(&engine, &on_disk(dirs[1].path())), parting(7), plain(2)), 100);
+}
+
 #[test]
 fn files_that_were_changed_or_cut_are_left_alone() {
     let engine = open("tiny-qwen35", &EngineOptions::default());

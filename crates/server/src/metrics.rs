@@ -77,7 +77,11 @@ impl PrefixCacheCounts {
         gauge(text, "pleach_prefix_cache_bytes", "Memory of these states.", stats.bytes as u64);
         for (name, help, count) in [
             ("pleach_prefix_cache_hits_total", "Prompts that went on from a kept state.", stats.hits),
-            ("pleach_prefix_cache_disk_hits_total", "Of these, those whose state came from disk.", stats.hits_on_disk),
+            (
+                "pleach_prefix_cache_disk_hits_total",
+                "States that were read from disk for a prompt.",
+                stats.hits_on_disk,
+            ),
             ("pleach_prefix_cache_misses_total", "Prompts that were read from the start.", stats.misses),
             ("pleach_prefix_cache_verified_total", "States compared with reading from the start.", stats.verified),
             ("pleach_prefix_cache_mismatches_total", "Of these, those that gave other logits.", stats.mismatches),

@@ -14,7 +14,7 @@
 use std::io::{self, Read, Write};
 
 use half::{bf16, f16};
-use pleach_kernels::{DeltaValues, KvValues, State, StateValues};
+use pleach_kernels::{DeltaValues, KernelError, KvValues, State, StateValues};
 use sha2::{Digest as _, Sha256};
 
 use super::CacheOwner;
@@ -71,16 +71,28 @@ pub(super) fn write(out: impl Write, header: &Header, state: &dyn State) -> io::
     out.put(&header.owner.0)?;
     out.put(&(header.tokens.len() as u64).to_le_bytes())?;
     out.put(&header.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>())?;
-    for (keys, values) in (0..).map_while(|slot| state.read_kv(slot).ok()) {
-        out.layer(ATTENTION, &keys, &values)?;
-    }
-    for (recurrent, window) in (0..).map_while(|slot| state.read_delta(slot).ok()) {
-        out.layer(DELTA_NET, &recurrent, &window)?;
-    }
+    layers(&mut out, ATTENTION, |slot| state.read_kv(slot))?;
+    layers(&mut out, DELTA_NET, |slot| state.read_delta(slot))?;
     out.put(&[0])?;
     let Hashed { mut out, hash, bytes } = out;
     out.write_all(&hash.finalize())?;
     Ok(bytes + HASH_BYTES as u64)
+}
+
+/// Writes the layers of a kind. They end where the state has no more; whatever else keeps one from being read ends the file.
+fn layers(
+    out: &mut Hashed<impl Write>,
+    kind: u8,
+    read: impl Fn(usize) -> Result<(Vec<f32>, Vec<f32>), KernelError>,
+) -> io::Result<()> {
+    for slot in 0.. {
+        match read(slot) {
+            Ok((first, second)) => out.layer(kind, &first, &second)?,
+            Err(KernelError::Missing { .. }) => break,
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+    Ok(())
 }
 
 /// Reads the front of a file. Nothing of it is verified yet.
@@ -267,6 +279,16 @@ mod tests {
         let bytes = encode(&saved());
         assert_eq!(decode(&bytes).unwrap(), saved());
         assert_eq!(read_header(&bytes[..]).unwrap(), saved().header);
+    }
+
+    #[test]
+    fn only_a_layer_that_is_not_there_ends_a_list() {
+        let write = |error: fn() -> KernelError| {
+            let mut out = Hashed { out: Vec::new(), hash: Sha256::new(), bytes: 0 };
+            layers(&mut out, ATTENTION, |slot| if slot == 0 { Ok((vec![1.0], vec![2.0])) } else { Err(error()) })
+        };
+        assert!(write(|| KernelError::Missing { what: "attention layer", found: 1, available: 1 }).is_ok());
+        assert!(write(|| KernelError::Layers { kind: "attention", found: 1, expected: 2 }).is_err());
     }
 
     #[test]

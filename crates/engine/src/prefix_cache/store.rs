@@ -1,8 +1,10 @@
 //! Kept states in a folder, so that they survive the process.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,6 +30,9 @@ const PARTIAL: &str = "pleach-partial";
 /// A partial file that was not written to for so long was left over by a process that ended.
 const LEFT_OVER: Duration = Duration::from_secs(3600);
 
+/// Of the file with the salt of a folder.
+const SALT: &str = "salt";
+
 /// States that wait to be written at most; further ones are left out, since each holds its memory.
 const MOST_WAITING: usize = 4;
 
@@ -48,6 +53,8 @@ pub(super) struct Store {
 struct Folder {
     path: PathBuf,
     fingerprint: Fingerprint,
+    /// Owners are written hashed with it, so that a file tells nothing of a key that was guessed elsewhere.
+    salt: [u8; 32],
     most_bytes: u64,
     /// Bytes of a file that is read.
     most_read: u64,
@@ -87,13 +94,15 @@ impl Store {
         options: &PrefixCacheOptions,
     ) -> Result<Self, EngineError> {
         let failed = |source| EngineError::CacheDir { path: path.to_owned(), source };
+        make_private(path).map_err(failed)?;
         let folder = Folder {
             path: path.to_owned(),
             fingerprint,
+            salt: salt(path).map_err(failed)?,
             most_bytes: options.dir_bytes,
             most_read: options.bytes as u64,
         };
-        make_private(path).and_then(|()| folder.remove_left_over()).map_err(failed)?;
+        folder.remove_left_over().map_err(failed)?;
         let index = Arc::new(Mutex::new(folder.index().map_err(failed)?));
         let (jobs, queue) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -106,6 +115,7 @@ impl Store {
     /// Reads the longest state that `prompt` can go on from, if it stands for at least `least` tokens. A file that cannot be
     /// used is named in the log and not asked again.
     pub(super) fn load(&self, owner: CacheOwner, prompt: &[u32], least: usize) -> Option<Saved> {
+        let owner = self.folder.salted(owner);
         let (len, path) = lock(&self.index).longest(owner, prompt).filter(|(len, _)| *len >= least)?;
         match self.folder.read(&path) {
             Ok(saved) if saved.header.owner == owner && saved.header.tokens[..] == prompt[..len] => {
@@ -122,12 +132,12 @@ impl Store {
 
     /// Asks the file of these tokens not again.
     pub(super) fn skip(&self, owner: CacheOwner, tokens: &[u32]) {
-        lock(&self.index).remove(&self.folder.file(owner, tokens));
+        lock(&self.index).remove(&self.folder.file(self.folder.salted(owner), tokens));
     }
 
     /// Whether there is a file for exactly these tokens.
     pub(super) fn has(&self, owner: CacheOwner, tokens: &[u32]) -> bool {
-        lock(&self.index).places.contains_key(&self.folder.file(owner, tokens))
+        lock(&self.index).places.contains_key(&self.folder.file(self.folder.salted(owner), tokens))
     }
 
     /// Has a state written soon, unless too many wait.
@@ -137,11 +147,16 @@ impl Store {
             tracing::debug!("a state is not written: too many wait");
             return;
         }
+        let owner = self.folder.salted(owner);
         self.ask(Job::Write(Write { owner, tokens: tokens.to_vec(), sequence }));
     }
 
     /// Uses none of these states any more, be they in the folder or on their way there, and has their files taken out.
     pub(super) fn forget(&self, doubt: Doubt) {
+        let doubt = match doubt {
+            Doubt::Along(owner, tokens) => Doubt::Along(self.folder.salted(owner), tokens),
+            Doubt::All(owner) => Doubt::All(self.folder.salted(owner)),
+        };
         // Under one lock, so that doubts and jobs have the same order.
         let mut index = lock(&self.index);
         index.forget(&doubt);
@@ -208,6 +223,11 @@ impl Folder {
         }
         let saved = file::decode(&fs::read(path)?)?;
         if saved.header.fingerprint == self.fingerprint { Ok(saved) } else { Err(FileError::Magic) }
+    }
+
+    /// An owner as files name it.
+    fn salted(&self, owner: CacheOwner) -> CacheOwner {
+        CacheOwner(Sha256::new().chain_update(self.salt).chain_update(owner.0).finalize().into())
     }
 
     /// The file of a state is named by what it stands for.
@@ -353,6 +373,29 @@ impl Index {
 
 fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
     index.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The salt of a folder, which the first who opens it makes.
+fn salt(folder: &Path) -> io::Result<[u8; 32]> {
+    let path = folder.join(SALT);
+    let read = || fs::read(&path).map(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    match read() {
+        Ok(Some(salt)) => return Ok(salt),
+        // Half a salt is none, and what was written with it cannot be found any more.
+        Ok(None) => fs::remove_file(&path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let mut file = NamedTempFile::new_in(folder)?;
+    // The keys of these hashers are random.
+    let random = |_| RandomState::new().build_hasher().finish().to_le_bytes();
+    file.write_all((0..4).map(random).collect::<Vec<_>>().as_flattened())?;
+    file.as_file().sync_data()?;
+    match file.persist_noclobber(&path) {
+        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+        // Whoever was first has made it.
+        _ => read()?.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the file `salt` has not 32 bytes")),
+    }
 }
 
 /// A folder that nobody else may read, if there is none yet: states can be turned back into the texts that they stand for.
