@@ -73,7 +73,8 @@ def report(usage: dict[str, Any]) -> str:
         parts.append(f"{(tokens - 1) / usage['decode_s']:.1f} tokens/s")
     passes = usage.get("spec_verify_ct")
     if passes:
-        parts.append(f"{tokens / passes:.2f} tokens per pass")
+        # The first token comes from the prompt's pass.
+        parts.append(f"{(tokens - 1) / passes:.2f} tokens per pass")
     return ", ".join(parts)
 
 

@@ -51,12 +51,13 @@ function link(address, label, bare, depth) {
   return element("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, ...children);
 }
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^(#{1,6})\s+(.*?)\s*#*$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
+const HEADING = /^(#{1,6})\s+(.*)$/s;
 const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
-const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
+const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/s;
 const QUOTE = /^ {0,3}> ?(.*)$/;
-const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+// Of a line without blanks around it.
+const TABLE_RULE = /^\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?$/;
 
 /** Splits a text into blocks: `{ kind, lines }`, each made of whole lines. A block that another follows never changes. */
 function blocks(text) {
@@ -79,7 +80,7 @@ function kindOf(lines, at) {
   if (RULE.test(line)) return "rule";
   if (QUOTE.test(line)) return "quote";
   if (ITEM.test(line)) return "list";
-  if (line.includes("|") && TABLE_RULE.test(lines[at + 1] ?? "")) return "table";
+  if (line.includes("|") && TABLE_RULE.test((lines[at + 1] ?? "").trim())) return "table";
   return "paragraph";
 }
 
@@ -107,13 +108,21 @@ function endOf(kind, lines, at) {
   }
 }
 
+/** A heading without the marks that may close it. An expression for them would take the square of its length. */
+function withoutClosingMarks(text) {
+  const trimmed = text.trimEnd();
+  let end = trimmed.length;
+  while (trimmed[end - 1] === "#") end -= 1;
+  return trimmed.slice(0, end).trimEnd();
+}
+
 function block({ kind, lines }, depth = 0) {
   switch (kind) {
     case "code":
       return codeBlock(lines);
     case "heading": {
       const [, marks, text] = HEADING.exec(lines[0]);
-      return element(`h${marks.length}`, {}, ...inline(text));
+      return element(`h${marks.length}`, {}, ...inline(withoutClosingMarks(text)));
     }
     case "rule":
       return element("hr");
