@@ -3,6 +3,7 @@
 mod positive;
 mod rule;
 mod schema;
+mod unique;
 mod vocabulary;
 
 use llguidance::api::TopLevelGrammar;

@@ -107,6 +107,8 @@ fn ordinary_schemas_are_taken() {
         json!({ "$defs": { "n": { "type": "object", "properties": { "next": { "$ref": "#/$defs/n" } } } }, "$ref": "#/$defs/n" }),
         json!({ "anyOf": [{ "type": "null" }, { "type": "integer" }] }),
         json!({ "type": "array", "items": { "type": "string", "format": "date" } }),
+        json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "minItems": 1, "uniqueItems": true }),
+        json!({ "type": "array", "items": { "enum": ["a", "b", "c"] }, "uniqueItems": true, "minItems": 2 }),
         json!(true),
     ] {
         let answer = server.chat(json!({ "response_format": format(schema.clone()), "max_tokens": 5 }));

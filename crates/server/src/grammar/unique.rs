@@ -1,0 +1,111 @@
+//! Lists without repeated items, told by schemas that the grammar engine knows.
+
+use serde_json::{Map, Value};
+
+/// Of so many values all choices are spelled out.
+const MOST_VALUES: usize = 6;
+
+/// A schema without `uniqueItems`, if there is one that allows nothing but lists without repeated items: of a few values, their
+/// choices in the order of the schema; of anything else, one item at most. Whatever a text inside it is, the schema as it was
+/// written allows it.
+pub(super) fn spell(mut schema: Map<String, Value>) -> Map<String, Value> {
+    match schema.get("uniqueItems") {
+        None => return schema,
+        Some(Value::Bool(true)) => {}
+        Some(_) => {
+            schema.shift_remove("uniqueItems");
+            return schema;
+        }
+    }
+    if let Some(lists) = choices(&schema) {
+        for key in ["uniqueItems", "type", "items", "minItems", "maxItems"] {
+            schema.shift_remove(key);
+        }
+        schema.insert("enum".to_owned(), Value::Array(lists));
+        return schema;
+    }
+    if bound(&schema, "minItems", 0) <= 1 {
+        schema.shift_remove("uniqueItems");
+        let most = bound(&schema, "maxItems", 1).min(1);
+        schema.insert("maxItems".to_owned(), Value::from(most));
+    }
+    // What needs more items stays as it is: the grammar engine says that it cannot be enforced.
+    schema
+}
+
+fn bound(schema: &Map<String, Value>, key: &str, absent: u64) -> u64 {
+    schema.get(key).map_or(absent, |bound| bound.as_u64().unwrap_or(u64::MAX))
+}
+
+/// All lists that a list of a few values allows, but for the order of their items.
+fn choices(schema: &Map<String, Value>) -> Option<Vec<Value>> {
+    const KNOWN: [&str; 7] = ["type", "items", "minItems", "maxItems", "uniqueItems", "description", "title"];
+    if schema.get("type")? != "array" || !schema.keys().all(|key| KNOWN.contains(&key.as_str())) {
+        return None;
+    }
+    let items = schema.get("items")?.as_object()?;
+    let is_plain = items.keys().all(|key| ["enum", "type", "description", "title"].contains(&key.as_str()));
+    let values = match (items.get("enum"), items.get("type")) {
+        (Some(Value::Array(values)), kind) => {
+            let fits = |value: &&Value| kind.is_none_or(|kind| value.is_string() && kind == "string");
+            values
+                .iter()
+                .all(|value| fits(&value) && (value.is_string() || value.is_boolean() || value.is_null()))
+                .then(|| values.clone())?
+        }
+        (None, Some(kind)) if kind == "boolean" => vec![Value::Bool(true), Value::Bool(false)],
+        _ => return None,
+    };
+    let is_distinct = values.iter().enumerate().all(|(index, value)| !values[..index].contains(value));
+    if !is_plain || !is_distinct || values.len() > MOST_VALUES {
+        return None;
+    }
+    let chosen = |choice: u32| {
+        let chosen = values.iter().enumerate().filter(|(index, _)| choice >> index & 1 == 1);
+        chosen.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    };
+    let allowed = bound(schema, "minItems", 0)..=bound(schema, "maxItems", u64::MAX);
+    let lists: Vec<Value> = (0..1_u32 << values.len())
+        .map(chosen)
+        .filter(|list| allowed.contains(&(list.len() as u64)))
+        .map(Value::from)
+        .collect();
+    (!lists.is_empty()).then_some(lists)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spelled(schema: Value) -> Value {
+        let Value::Object(map) = schema else { panic!("an object") };
+        Value::Object(spell(map))
+    }
+
+    #[test]
+    fn choices_of_a_few_values_are_spelled_out() {
+        let items = json!({ "enum": ["a", "b", "c"] });
+        let schema = json!({ "type": "array", "items": items, "uniqueItems": true, "minItems": 2, "title": "x" });
+        assert_eq!(
+            spelled(schema),
+            json!({ "title": "x", "enum": [["a", "b"], ["a", "c"], ["b", "c"], ["a", "b", "c"]] })
+        );
+        let schema = json!({ "type": "array", "items": { "type": "boolean" }, "uniqueItems": true, "maxItems": 1 });
+        assert_eq!(spelled(schema), json!({ "enum": [[], [true], [false]] }));
+    }
+
+    #[test]
+    fn other_lists_get_one_item_at_most_or_stay() {
+        let items = json!({ "type": "string", "minLength": 1 });
+        assert_eq!(
+            spelled(json!({ "type": "array", "minItems": 1, "items": items, "uniqueItems": true })),
+            json!({ "type": "array", "minItems": 1, "items": items, "maxItems": 1 })
+        );
+        assert_eq!(spelled(json!({ "uniqueItems": true, "maxItems": 0 })), json!({ "maxItems": 0 }));
+        let needs_two = json!({ "type": "array", "minItems": 2, "items": items, "uniqueItems": true });
+        assert_eq!(spelled(needs_two.clone()), needs_two);
+        assert_eq!(spelled(json!({ "type": "array", "uniqueItems": false })), json!({ "type": "array" }));
+    }
+}
