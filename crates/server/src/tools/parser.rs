@@ -71,24 +71,27 @@ impl CallParser {
     }
 
     /// Ends the text. The arguments of a call that was not finished are completed only if the model ended the text itself:
-    /// half a command must not look like a whole one.
+    /// half a command must not look like a whole one. A call that was cut before its name is neither a call nor text.
     pub(crate) fn finish(&mut self, ended: bool) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let held = std::mem::take(&mut self.held);
+        let mut left = String::new();
+        let mut unnamed = |markup: String| left = if ended { markup } else { String::new() };
         match std::mem::replace(&mut self.state, State::Text) {
             State::Text if self.num_calls > 0 && held.trim().is_empty() => {}
             State::Text => text(held, &mut pieces),
-            State::Opened(prefix) => text(prefix + &held, &mut pieces),
+            State::Opened(prefix) => unnamed(prefix + &held),
             State::Xml(prefix, call) => match call.finish(&held, ended, &mut pieces) {
-                Progress::NoCall => text(prefix + &held, &mut pieces),
+                Progress::NoCall => unnamed(prefix + &held),
                 _ => pieces.push(Piece::End),
             },
             State::Json(prefix, call) => match call.finish() {
-                Progress::NoCall => text(prefix + call.raw() + &held, &mut pieces),
+                Progress::NoCall => unnamed(prefix + call.raw() + &held),
                 _ => pieces.push(Piece::End),
             },
             State::Closing => {}
         }
+        text(left, &mut pieces);
         self.count(&pieces);
         pieces
     }

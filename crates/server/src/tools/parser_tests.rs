@@ -139,6 +139,21 @@ fn a_call_without_its_marker_counts_for_offered_tools() {
 }
 
 #[test]
+fn a_call_that_is_cut_before_its_name_leaves_no_markup() {
+    for text in [
+        "<tool_call>",
+        "<tool_call>\n<func",
+        "<tool_call>\n<function=get_w",
+        "<tool_call>\n{\"name\": \"get_w",
+        "<function=get_w",
+    ] {
+        let (ended, cut) = (read(["Let me see.\n", text], true), read(["Let me see.\n", text], false));
+        assert_eq!(ended.text, format!("Let me see.\n{text}"));
+        assert_eq!((cut.text.as_str(), cut.calls.len()), ("Let me see.", 0), "{text}");
+    }
+}
+
+#[test]
 fn missing_ends_are_completed_only_if_the_model_ended() {
     let text = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRo";
     assert_eq!(arguments(&every_cut(text), 0), json!({ "city": "Ro" }));
