@@ -73,11 +73,12 @@ fn answer(server: &Server, router: &Router, open: &GracefulShutdown, stream: Tcp
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection sends with delay");
     }
+    let stream = Explained::new(stream, server.app.options.send_timeout);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(server.app.options.header_timeout)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(Explained::new(stream)), TowerToHyperService::new(router.clone()));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
     let connection = open.watch(connection);
     let metrics = Arc::clone(&server.app.metrics);
     tokio::spawn(async move {

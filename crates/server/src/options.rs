@@ -39,6 +39,8 @@ pub struct ServerOptions {
     pub header_timeout: Duration,
     /// Time between two pieces of a request's body; the whole may take ten times as long.
     pub body_timeout: Duration,
+    /// Time that a client may take nothing of an answer that waits to be sent.
+    pub send_timeout: Duration,
     /// Time between comments in a stream that has nothing else to say.
     pub keep_alive: Duration,
     /// Time that running requests have to finish once the server is asked to end.
@@ -66,6 +68,7 @@ impl Default for ServerOptions {
             max_connections: 512,
             header_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
+            send_timeout: Duration::from_secs(120),
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(60),
             drop_billing_line: true,

@@ -1,4 +1,4 @@
-//! Bodies for the answers that the HTTP library gives by itself.
+//! Bodies for the answers that the HTTP library gives by itself, and a deadline for whoever does not read them.
 //!
 //! Bytes that are no HTTP never reach a route. The library answers them with a status alone; clients get the same kind of JSON
 //! here as for every other error.
@@ -6,23 +6,41 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 use crate::error::{ApiError, Dialect};
 
-/// A connection whose bare refusals get a body.
+/// A connection whose bare refusals get a body, and which ends once nothing can be sent for `patience`: a client that does not
+/// read must not hold its answer and its place for ever.
 pub(super) struct Explained<S> {
     stream: S,
+    patience: Duration,
+    /// Runs while the client takes nothing.
+    deadline: Option<Pin<Box<Sleep>>>,
     /// What goes out in place of the refusal at hand.
     explained: Vec<u8>,
     num_sent: usize,
 }
 
 impl<S> Explained<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, explained: Vec::new(), num_sent: 0 }
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience, deadline: None, explained: Vec::new(), num_sent: 0 }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Explained<S> {
+    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(sent) = Pin::new(&mut self.stream).poll_write(context, bytes) {
+            self.deadline = None;
+            return Poll::Ready(sent);
+        }
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(self.patience)));
+        ready!(deadline.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
     }
 }
 
@@ -42,12 +60,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Explained<S> {
         if this.explained.is_empty() {
             match explain(bytes) {
                 Some(explained) => this.explained = explained,
-                None => return Pin::new(&mut this.stream).poll_write(context, bytes),
+                None => return this.poll_send(context, bytes),
             }
         }
         while this.num_sent < this.explained.len() {
-            let rest = &this.explained[this.num_sent..];
-            match ready!(Pin::new(&mut this.stream).poll_write(context, rest))? {
+            let rest = this.explained[this.num_sent..].to_vec();
+            match ready!(this.poll_send(context, &rest))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 more => this.num_sent += more,
             }
@@ -143,10 +161,34 @@ mod tests {
         }
     }
 
+    /// Takes nothing.
+    struct Stuck;
+
+    impl AsyncWrite for Stuck {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_nothing_loses_its_connection() {
+        let mut stream = Explained::new(Stuck, Duration::from_millis(1));
+        let sent = std::future::poll_fn(|context| Pin::new(&mut stream).poll_write(context, b"data")).await;
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
     #[test]
     fn a_body_goes_out_whole_and_counts_as_the_bytes_that_it_replaces() {
         let bare = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
-        let mut stream = Explained::new(Narrow::default());
+        let mut stream = Explained::new(Narrow::default(), Duration::MAX);
         let mut context = Context::from_waker(Waker::noop());
         let mut write = |bytes: &[u8]| Pin::new(&mut stream).poll_write(&mut context, bytes).map(Result::unwrap);
         assert_eq!((write(bare), write(b"more")), (Poll::Ready(bare.len()), Poll::Ready(4)));
