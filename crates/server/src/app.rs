@@ -34,7 +34,7 @@ pub(crate) struct App {
     /// Told when the model could not be opened.
     failed: Notify,
     /// Requests that may be prepared at the same time.
-    pub(crate) preparing: Arc<Semaphore>,
+    preparing: Arc<Semaphore>,
     /// Requests for vectors that may be answered at the same time: one.
     pub(crate) embedding: Arc<Semaphore>,
 }
@@ -140,6 +140,21 @@ impl App {
         let ready = self.ready()?;
         ready.scheduler.check_alive()?;
         Ok(ready)
+    }
+
+    /// Does work that comes before the passes of a request: parsing, rendering, encoding and grammars. For long prompts it takes
+    /// milliseconds, so it is not for the threads of connections, and many times the memory of its text, of which each thread
+    /// keeps what it once took: few at a time.
+    pub(crate) async fn prepare<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = Arc::clone(&self.preparing).acquire_owned().await;
+        on_thread(move || {
+            let _permit = permit;
+            work()
+        })
+        .await
     }
 
     fn fail(&self, error: ServeError) {

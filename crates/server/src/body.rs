@@ -8,20 +8,27 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::ServerOptions;
+use crate::app::App;
 use crate::error::ApiError;
 
 /// The JSON value of a body.
 ///
 /// # Errors
 /// 415 for another type, 413 for too many bytes, 408 if they do not come, 400 for what is no JSON.
-pub(crate) async fn read(request: Request, options: &ServerOptions) -> Result<Value, ApiError> {
+pub(crate) async fn read(request: Request, app: &App) -> Result<Value, ApiError> {
     check_type(request.headers())?;
-    let bytes = bytes(request.into_body(), options).await?;
+    let bytes = bytes(request.into_body(), &app.options).await?;
     if bytes.is_empty() {
         return Err(ApiError::bad("invalid_json", "the body is empty, but must be a JSON object"));
     }
-    parse(&bytes)
+    match bytes.len() {
+        ..LARGE_BYTES => parse(&bytes),
+        _ => app.prepare(move || parse(&bytes)).await,
+    }
 }
+
+/// Bodies from this size on are not parsed on the threads of connections.
+const LARGE_BYTES: usize = 64 << 10;
 
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {

@@ -131,6 +131,16 @@ impl ApiError {
         Self::bad("unsupported_value", format!("`{path}` cannot be used: {reason}")).at(path)
     }
 
+    /// What the engine says of a prompt, which stands in this field of the request.
+    pub(crate) fn from_prompt(error: EngineError, field: &str) -> Self {
+        let mut error = Self::from(error);
+        if let Some(param) = error.param.as_mut().filter(|param| ["messages", "prompt"].contains(&param.as_str())) {
+            error.message = error.message.replacen(&format!("`{param}`"), &format!("`{field}`"), 1);
+            field.clone_into(param);
+        }
+        error
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
     }
@@ -207,14 +217,10 @@ impl From<EngineError> for ApiError {
             EngineError::InvalidField { field, found, allowed } => {
                 Self::bad("invalid_value", format!("`{field}` is {found}, but must be {allowed}")).at(field)
             }
-            EngineError::PromptTooLong { prompt, context } => Self::bad(
-                "context_length_exceeded",
-                format!(
-                    "the prompt has {prompt} tokens, but this model's context holds {context} with at least one of the \
-                     answer: shorten the prompt"
-                ),
-            )
-            .at("messages"),
+            EngineError::PromptTooLong { prompt, context } => too_long(&format!("{prompt} tokens"), context),
+            EngineError::PromptFarTooLong { bytes, least, context } => {
+                too_long(&format!("{bytes} bytes, which are at least {least} tokens"), context)
+            }
             EngineError::NoChatTemplate => Self::bad(
                 "no_chat_template",
                 "the model has no chat template and cannot hold conversations: use /v1/completions",
@@ -239,6 +245,13 @@ impl From<EngineError> for ApiError {
             }
         }
     }
+}
+
+fn too_long(found: &str, context: usize) -> ApiError {
+    let message = format!(
+        "the prompt has {found}, but this model's context holds {context} with at least one of the answer: shorten the prompt"
+    );
+    ApiError::bad("context_length_exceeded", message).at("messages")
 }
 
 fn from_text(error: &TextError) -> ApiError {
@@ -318,6 +331,21 @@ mod tests {
         let error = ApiError::from(EngineError::PromptTooLong { prompt: 9000, context: 4096 });
         assert_eq!((error.status.as_u16(), error.code), (400, Some("context_length_exceeded")));
         assert!(error.message.contains("9000") && error.message.contains("4096"));
+    }
+
+    #[test]
+    fn errors_of_a_prompt_name_the_field_that_holds_it() {
+        let part =
+            EngineError::InvalidField { field: "messages", found: "a part".to_owned(), allowed: "text".to_owned() };
+        let error = ApiError::from_prompt(part, "input");
+        assert_eq!(
+            (error.message.as_str(), error.param.as_deref()),
+            ("`input` is a part, but must be text", Some("input"))
+        );
+        let error = ApiError::from_prompt(EngineError::PromptTooLong { prompt: 9, context: 8 }, "prompt");
+        assert_eq!(error.param.as_deref(), Some("prompt"));
+        let other = EngineError::InvalidField { field: "n", found: "0".to_owned(), allowed: "more".to_owned() };
+        assert_eq!(ApiError::from_prompt(other, "input").param.as_deref(), Some("n"));
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(crate) struct Demands {
     pub(crate) budget: Option<usize>,
     /// Whether the model may begin to think by itself.
     pub(crate) may_think: bool,
+    /// Tokens that come before one that ends the text.
+    pub(crate) min_tokens: usize,
 }
 
 /// The thought's side of a vocabulary; made once per model.
@@ -37,7 +39,8 @@ impl Thoughts {
             .filter_map(|id| Some((id, spill(&tokenizer.token_bytes(id)?)?)))
             .collect();
         Self {
-            open: tokenizer.id("<think>"),
+            // Some models have the token from their makers' other models, and no use for it.
+            open: tokenizer.id("<think>").filter(|_| engine.has_thoughts()),
             closing,
             stop_tokens: engine.stop_tokens().to_vec(),
             spills,
@@ -46,7 +49,7 @@ impl Thoughts {
         }
     }
 
-    /// Whether the model has a token for thoughts.
+    /// Whether the model thinks, and begins that with a token.
     pub(crate) fn has_marker(&self) -> bool {
         self.open.is_some()
     }
@@ -82,6 +85,9 @@ pub(crate) struct Gate {
     /// The last bytes of the thought, fewer than the marker's.
     tail: Vec<u8>,
     mask: TokenMask,
+    /// All tokens but those that end the text, which may come after so many more.
+    unending: TokenMask,
+    min_tokens: usize,
 }
 
 impl Gate {
@@ -96,7 +102,9 @@ impl Gate {
             phase: if thinking { Phase::Thinking } else { Phase::Start },
             spent: 0,
             tail: Vec::new(),
+            unending: mask.clone(),
             mask,
+            min_tokens: demands.min_tokens,
             thoughts,
         };
         gate.close_if_spent();
@@ -158,10 +166,11 @@ impl Constraint for Gate {
                 self.mask.allow(self.thoughts.closing[index]);
                 Some(&self.mask)
             }
-            Phase::Thinking => None,
+            Phase::Thinking => (self.min_tokens > 0).then_some(&self.unending),
             Phase::Start | Phase::Answer => {
                 let open = self.thoughts.open.filter(|_| self.may_think && self.phase == Phase::Start);
-                let mask = self.grammar.as_mut()?.allowed();
+                let Some(grammar) = &mut self.grammar else { return (self.min_tokens > 0).then_some(&self.unending) };
+                let mask = grammar.allowed();
                 open.into_iter().for_each(|token| mask.allow(token));
                 Some(mask)
             }
@@ -178,6 +187,7 @@ impl Constraint for Gate {
     }
 
     fn push(&mut self, token: u32) -> Flow {
+        self.min_tokens = self.min_tokens.saturating_sub(1);
         match self.phase {
             Phase::Start => return self.start(token),
             Phase::Thinking => self.think(token),

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pleach_engine::{
-    AddedTokens, CacheOwner, CancelToken, ChatRequest, Content, EncodedPrompt, EngineError, Message, Part, Prompt,
-    Role, Settings,
-};
+use pleach_engine::{CacheOwner, CancelToken, ChatRequest, EncodedPrompt, Prompt, Role, Settings};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::app::{App, Ready, on_thread};
+use crate::app::{App, Ready};
 use crate::error::ApiError;
 use crate::gate::Demands;
 use crate::grammar::Rule;
@@ -30,6 +27,8 @@ pub(crate) struct Generate {
     pub(crate) parallel_tool_calls: bool,
     pub(crate) format: Format,
     pub(crate) thinking: Thinking,
+    /// Tokens that come before one that ends a text.
+    pub(crate) min_tokens: usize,
     /// Whether the prompt is a text that the answer completes: then nothing is a thought or a call.
     pub(crate) is_raw: bool,
     /// Whether the answer goes on with the last message, the assistant's, instead of beginning a turn.
@@ -112,14 +111,7 @@ pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner)
     app.ready()?.scheduler.check_place(owner)?;
     let shared = Arc::clone(app);
     let submitted = Instant::now();
-    // Encoding takes many times the memory of its text, and each thread keeps what it once took: few at a time.
-    let permit = Arc::clone(&app.preparing).acquire_owned().await;
-    // Rendering, encoding and grammars take milliseconds for long prompts: not on the threads of connections.
-    let prepare = move || {
-        let _permit = permit;
-        prepare(&shared, generate, owner, submitted)
-    };
-    on_thread(prepare).await
+    app.prepare(move || prepare(&shared, generate, owner, submitted)).await
 }
 
 fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant) -> Result<Answering, ApiError> {
@@ -128,6 +120,7 @@ fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant)
     let prompts =
         generate.prompts.iter().map(|prompt| encode(ready, prompt, &generate)).collect::<Result<Vec<_>, _>>()?;
     let demands = demands(ready, &generate)?;
+    prompts.iter().for_each(|prompt| ready.scheduler.read_ahead(owner, prompt));
     let tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     let (runs, texts): (Vec<Run>, Vec<Text>) = plan(&prompts, &generate).into_iter().unzip();
     let cancels = runs.iter().map(|run| run.cancel.clone()).collect();
@@ -175,9 +168,12 @@ fn check(app: &App, ready: &Ready, generate: &Generate) -> Result<(), ApiError> 
 }
 
 fn encode(ready: &Ready, prompt: &Prompt, generate: &Generate) -> Result<Arc<EncodedPrompt>, ApiError> {
+    let at_field = |error| ApiError::from_prompt(error, generate.prompt_field);
     let encoded = match prompt {
-        Prompt::Chat(chat) if generate.continues => ready.engine.encode_prompt(&continued(ready, chat)?)?,
-        prompt => ready.engine.encode_prompt(prompt)?,
+        Prompt::Chat(chat) if generate.continues => {
+            ready.engine.encode_prompt(&continued(ready, chat)?).map_err(at_field)?
+        }
+        prompt => ready.engine.encode_prompt(prompt).map_err(at_field)?,
     };
     for note in &encoded.notes {
         tracing::debug!("{note}");
@@ -192,10 +188,6 @@ fn encode(ready: &Ready, prompt: &Prompt, generate: &Generate) -> Result<Arc<Enc
         let message = format!("token {index} of `{}` is {token}, but must be below {most}", generate.prompt_field);
         return Err(ApiError::bad("invalid_prompt", message).at(generate.prompt_field));
     }
-    if found >= info.context {
-        let error = EngineError::PromptTooLong { prompt: found, context: info.context };
-        return Err(ApiError::from(error).at(generate.prompt_field));
-    }
     Ok(Arc::new(encoded))
 }
 
@@ -205,7 +197,7 @@ fn continued(ready: &Ready, chat: &ChatRequest) -> Result<Prompt, ApiError> {
         let reason = "the last message is not the assistant's";
         return Err(ApiError::unsupported("continue_final_message", reason));
     };
-    let content = text_of(last);
+    let content: String = last.content.texts().collect();
     if content.trim().is_empty() {
         let messages = chat.messages[..chat.messages.len() - 1].to_vec();
         return Ok(Prompt::Chat(ChatRequest { messages, add_generation_prompt: true, ..chat.clone() }));
@@ -220,18 +212,7 @@ fn continued(ready: &Ready, chat: &ChatRequest) -> Result<Prompt, ApiError> {
             return Err(ApiError::unsupported("continue_final_message", reason));
         }
     }
-    let tokens = ready.engine.tokenizer().encode(&text, AddedTokens::Parse).map_err(EngineError::from)?;
-    Ok(Prompt::Tokens(tokens))
-}
-
-fn text_of(message: &Message) -> String {
-    match &message.content {
-        Content::Text(text) => text.clone(),
-        Content::Parts(parts) => parts
-            .iter()
-            .filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None })
-            .collect(),
-    }
+    Ok(Prompt::Tokens(ready.engine.encode_rendered(&text)?))
 }
 
 /// One run for each answer to each prompt. Further answers to a prompt draw with further seeds.
@@ -253,12 +234,15 @@ fn plan(prompts: &[Arc<EncodedPrompt>], generate: &Generate) -> Vec<(Run, Text)>
 
 fn demands(ready: &Ready, generate: &Generate) -> Result<Option<Demands>, ApiError> {
     let grammar = grammar(ready, generate)?;
-    let budget = generate.thinking.budget;
-    if grammar.is_none() && budget.is_none() {
+    let (budget, min_tokens) = (generate.thinking.budget, generate.min_tokens);
+    if grammar.is_none() && budget.is_none() && min_tokens == 0 {
         return Ok(None);
     }
+    if grammar.is_some() && min_tokens > 0 {
+        return Err(ApiError::unsupported("min_tokens", "a grammar decides where the answer ends"));
+    }
     let may_think = !generate.is_raw && generate.thinking.enabled != Some(false) && ready.thoughts.has_marker();
-    Ok(Some(Demands { grammar, budget, may_think }))
+    Ok(Some(Demands { grammar, budget, may_think, min_tokens }))
 }
 
 fn grammar(ready: &Ready, generate: &Generate) -> Result<Option<Rule>, ApiError> {

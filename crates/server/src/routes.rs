@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use crate::answer::collect;
-use crate::app::{App, on_thread};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::page::Page;
 use crate::wire::chat_answer::ChatWriter;
@@ -72,7 +72,7 @@ fn with_ignored(mut response: Response, ignored: &[String]) -> Response {
 
 async fn answer_chat(State(app): Shared, request: Request) -> Result<Response, ApiError> {
     let owner = guard::owner(&app.options, &request);
-    let call = chat::read(&body::read(request, &app.options).await?)?;
+    let call = chat::read(&body::read(request, &app).await?)?;
     let running = generate::start(&app, call.generate, owner).await?;
     let response = if call.stream.stream {
         let writer = ChatWriter::new(Arc::clone(&app), running.head.clone(), running.texts.len(), call.stream);
@@ -86,7 +86,7 @@ async fn answer_chat(State(app): Shared, request: Request) -> Result<Response, A
 
 async fn answer_completion(State(app): Shared, request: Request) -> Result<Response, ApiError> {
     let owner = guard::owner(&app.options, &request);
-    let call = completions::read(&body::read(request, &app.options).await?)?;
+    let call = completions::read(&body::read(request, &app).await?)?;
     let echo = call.echo.unwrap_or_default();
     let running = generate::start(&app, call.generate, owner).await?;
     let echo: Vec<String> = echo.iter().map(|prompt| completions::echoed(prompt, &app)).collect();
@@ -101,7 +101,7 @@ async fn answer_completion(State(app): Shared, request: Request) -> Result<Respo
 
 async fn answer_response(State(app): Shared, request: Request) -> Result<Response, ApiError> {
     let owner = guard::owner(&app.options, &request);
-    let call = responses::read(&body::read(request, &app.options).await?)?;
+    let call = responses::read(&body::read(request, &app).await?)?;
     let running = generate::start(&app, call.generate, owner).await?;
     let response = if call.stream {
         let writer = ResponseWriter::new(running.head.clone(), call.echo);
@@ -116,7 +116,7 @@ async fn answer_response(State(app): Shared, request: Request) -> Result<Respons
 async fn answer_message(State(app): Shared, request: Request) -> Response {
     let answer = async {
         let owner = guard::owner(&app.options, &request);
-        let body = body::read(request, &app.options).await?;
+        let body = body::read(request, &app).await?;
         let call = messages::read(&body, Purpose::Answer, app.options.drop_billing_line)?;
         let running = generate::start(&app, call.generate, owner).await?;
         let response = if call.stream {
@@ -133,11 +133,12 @@ async fn answer_message(State(app): Shared, request: Request) -> Response {
 
 async fn count_tokens(State(app): Shared, request: Request) -> Response {
     let answer = async {
-        let body = body::read(request, &app.options).await?;
+        let body = body::read(request, &app).await?;
         let call = messages::read(&body, Purpose::Count, app.options.drop_billing_line)?;
         let prompt = call.generate.prompts.into_iter().next();
         let prompt = prompt.ok_or_else(|| ApiError::missing("messages", "a list with at least one message"))?;
-        let count = on_thread(move || Ok(app.ready()?.engine.encode(&prompt)?.len())).await?;
+        let shared = Arc::clone(&app);
+        let count = app.prepare(move || Ok(shared.ready()?.engine.encode(&prompt)?.len())).await?;
         Ok(json_response(&json!({ "input_tokens": count })))
     };
     answer.await.unwrap_or_else(in_anthropic)
@@ -148,18 +149,20 @@ fn in_anthropic(error: ApiError) -> Response {
 }
 
 async fn answer_embeddings(State(app): Shared, request: Request) -> Result<Response, ApiError> {
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app).await?;
     Ok(json_response(&embeddings::answer(app, body).await?))
 }
 
 async fn tokenize(State(app): Shared, request: Request) -> Result<Response, ApiError> {
-    let body = body::read(request, &app.options).await?;
-    Ok(json_response(&on_thread(move || tokens::tokenize(&body, app.ready()?)).await?))
+    let body = body::read(request, &app).await?;
+    let shared = Arc::clone(&app);
+    Ok(json_response(&app.prepare(move || tokens::tokenize(&body, shared.ready()?)).await?))
 }
 
 async fn detokenize(State(app): Shared, request: Request) -> Result<Response, ApiError> {
-    let body = body::read(request, &app.options).await?;
-    Ok(json_response(&on_thread(move || tokens::detokenize(&body, app.ready()?)).await?))
+    let body = body::read(request, &app).await?;
+    let shared = Arc::clone(&app);
+    Ok(json_response(&app.prepare(move || tokens::detokenize(&body, shared.ready()?)).await?))
 }
 
 async fn list_models(State(app): Shared) -> Result<Response, ApiError> {

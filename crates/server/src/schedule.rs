@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use axum::http::StatusCode;
-use pleach_engine::{CacheOwner, CancelToken, EncodedPrompt, Engine, Event, Settings};
+use pleach_engine::{CacheOwner, CancelToken, DiskReader, EncodedPrompt, Engine, Event, Settings};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
@@ -61,6 +61,7 @@ impl Work {
 /// Runs work.
 pub(crate) struct Scheduler {
     shared: Arc<Shared>,
+    disk: DiskReader,
     /// `None` only while it is being dropped.
     worker: Option<JoinHandle<()>>,
 }
@@ -96,9 +97,10 @@ impl Scheduler {
         let queue = Mutex::new(Queue { line, free: parallel, is_closed: false });
         let shared = Arc::new(Shared { metrics, queue, changed: Condvar::new(), parallel });
         let worker = Worker::new(Arc::clone(&shared), engine, thoughts, &options.prefix_cache)?;
+        let disk = worker.disk_reader();
         let builder = thread::Builder::new().name("passes".to_owned());
         let worker = builder.spawn(move || worker.serve()).map_err(|source| ServeError::Thread { source })?;
-        Ok(Self { shared, worker: Some(worker) })
+        Ok(Self { shared, disk, worker: Some(worker) })
     }
 
     /// Puts work in line.
@@ -119,6 +121,11 @@ impl Scheduler {
         drop(queue);
         self.shared.changed.notify_one();
         Ok(())
+    }
+
+    /// Reads from disk what is known of a prompt, before its work is submitted: the thread that makes passes must not wait.
+    pub(crate) fn read_ahead(&self, owner: CacheOwner, prompt: &EncodedPrompt) {
+        self.disk.read_ahead(owner, &prompt.tokens);
     }
 
     /// Whether work of this owner would be taken now: asked before costly preparations.

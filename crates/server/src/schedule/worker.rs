@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use pleach_engine::{
-    Batch, CacheOwner, Constraint, EncodedPrompt, Engine, EngineError, Event, Job, PrefixCacheOptions, RequestId,
+    Batch, CacheOwner, Constraint, DiskReader, EncodedPrompt, Engine, EngineError, Event, Job, PrefixCacheOptions,
+    RequestId,
 };
 
 use super::{Shared, Update, Work};
@@ -55,6 +56,10 @@ impl Worker {
         Ok(Self { shared, thoughts, batch, ongoing: Vec::new(), next: 0, texts: HashMap::new() })
     }
 
+    pub(super) fn disk_reader(&self) -> DiskReader {
+        self.batch.disk_reader()
+    }
+
     /// What the thread does all its life.
     pub(super) fn serve(mut self) {
         let _end = End(Arc::clone(&self.shared));
@@ -79,7 +84,7 @@ impl Worker {
             shared.metrics.waiting.set(queue.line.len());
             queue.free = num_free - usize::from(next.is_some());
             if let Some(work) = next {
-                // Beginning may read a state from disk, which whoever puts work in line must not wait for.
+                // Beginning copies states, which whoever puts work in line must not wait for.
                 drop(queue);
                 self.begin(work);
                 queue = shared.queue();

@@ -89,7 +89,8 @@ fn a_fault_where_a_work_begins_ends_that_work_alone() {
 fn scheduler_without_thread() -> Scheduler {
     let queue = Queue { line: Line::new(4, 0), free: 0, is_closed: false };
     let shared = Shared { metrics: Arc::default(), queue: Mutex::new(queue), changed: Condvar::new(), parallel: 1 };
-    Scheduler { shared: Arc::new(shared), worker: None }
+    let disk = Batch::new(engine(), &PrefixCacheOptions::default()).unwrap().disk_reader();
+    Scheduler { shared: Arc::new(shared), disk, worker: None }
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(crate) fn read(body: &Value) -> Result<ChatCall, ApiError> {
         None => fields.limit("max_tokens")?,
         given => given,
     };
+    check_kinds(&fields)?;
     let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
     let chat = ChatRequest {
         messages,
@@ -51,6 +52,7 @@ pub(crate) fn read(body: &Value) -> Result<ChatCall, ApiError> {
             parallel_tool_calls: parallel,
             format: offered::format(fields.get("response_format"), "response_format")?,
             thinking,
+            min_tokens: sampling::min_tokens(&fields)?,
             is_raw: false,
             continues,
             prompt_field: "messages",
@@ -58,6 +60,21 @@ pub(crate) fn read(body: &Value) -> Result<ChatCall, ApiError> {
         stream: sampling::stream_options(&fields)?,
         ignored_tools: ignored,
     })
+}
+
+/// Refuses other answers than texts, and the older form of tools, whose answers have another form too.
+fn check_kinds(fields: &Fields<'_>) -> Result<(), ApiError> {
+    for (name, newer) in [("functions", "tools"), ("function_call", "tool_choice")] {
+        let is_none = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value == "none" || value == "auto";
+        if fields.get(name).is_some_and(|value| !is_none(value)) {
+            return Err(ApiError::unsupported(name, &format!("it is the older form of `{newer}`: give that")));
+        }
+    }
+    let kinds = fields.list("modalities")?.map_or(&[][..], Vec::as_slice);
+    match kinds.iter().find(|kind| *kind != "text") {
+        Some(kind) => Err(fields.wrong("modalities", kind, "[\"text\"]: answers are texts")),
+        None => Ok(()),
+    }
 }
 
 fn messages(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {

@@ -63,6 +63,7 @@ pub(crate) fn read(body: &Value) -> Result<CompletionCall, ApiError> {
             parallel_tool_calls: false,
             format: offered::format(fields.get("response_format"), "response_format")?,
             thinking: Thinking::default(),
+            min_tokens: sampling::min_tokens(&fields)?,
             is_raw: true,
             continues: false,
             prompt_field: "prompt",

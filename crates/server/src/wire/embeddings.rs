@@ -61,7 +61,10 @@ fn embed(ready: &Ready, body: &Value, cancel: &CancelToken) -> Result<Value, Api
     };
     let hidden_size = fields.whole("dimensions", 1, 1 << 20)?.map(|size| size as usize);
     // All are looked at before the first pass: a request that cannot be answered must not take one.
-    let texts = prompts.iter().enumerate().map(|(index, prompt)| encode(ready, prompt, index));
+    let texts = prompts
+        .iter()
+        .enumerate()
+        .map(|(index, prompt)| encode(ready, prompt, index).map_err(|error| error.at(format!("input[{index}]"))));
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
     let num_tokens: usize = texts.iter().map(Vec::len).sum();
     let mut data = Vec::with_capacity(texts.len());
@@ -82,18 +85,22 @@ fn embed(ready: &Ready, body: &Value, cancel: &CancelToken) -> Result<Value, Api
 }
 
 fn encode(ready: &Ready, prompt: &Prompt, index: usize) -> Result<Vec<u32>, ApiError> {
-    let tokens = ready.engine.encode(prompt)?;
-    let (prompt, context) = (tokens.len(), ready.engine.info().context);
-    if prompt == 0 {
-        let message = format!("`input[{index}]` has no tokens: give it some text");
-        return Err(ApiError::bad("invalid_prompt", message).at(format!("input[{index}]")));
-    }
-    if prompt > context {
+    let context = ready.engine.info().context;
+    let too_long = |found: String| {
         let message =
-            format!("`input[{index}]` has {prompt} tokens, but this model's context holds {context}: shorten it");
-        return Err(ApiError::bad("context_length_exceeded", message).at(format!("input[{index}]")));
+            format!("`input[{index}]` has {found} tokens, but this model's context holds {context}: shorten it");
+        ApiError::bad("context_length_exceeded", message)
+    };
+    if let Prompt::Text(text) = prompt {
+        let least = |_| too_long(format!("more than {context}"));
+        ready.engine.check_length(&[text], context + 1).map_err(least)?;
     }
-    Ok(tokens)
+    let tokens = ready.engine.encode(prompt)?;
+    match tokens.len() {
+        0 => Err(ApiError::bad("invalid_prompt", format!("`input[{index}]` has no tokens: give it some text"))),
+        found if found > context => Err(too_long(found.to_string())),
+        _ => Ok(tokens),
+    }
 }
 
 fn at(error: EngineError, index: usize) -> ApiError {

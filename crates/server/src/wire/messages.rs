@@ -59,6 +59,7 @@ pub(crate) fn read(body: &Value, purpose: Purpose, drop_billing_line: bool) -> R
             parallel_tool_calls: parallel,
             format: output_format(&fields)?,
             thinking,
+            min_tokens: sampling::min_tokens(&fields)?,
             is_raw: false,
             continues,
             prompt_field: "messages",

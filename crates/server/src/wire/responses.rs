@@ -68,6 +68,7 @@ pub(crate) fn read(body: &Value) -> Result<ResponseCall, ApiError> {
             parallel_tool_calls: parallel,
             format: text_format(&fields)?,
             thinking,
+            min_tokens: sampling::min_tokens(&fields)?,
             is_raw: false,
             continues: false,
             prompt_field: "input",

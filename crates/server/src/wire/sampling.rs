@@ -93,6 +93,11 @@ pub(crate) fn n(fields: &Fields<'_>) -> Result<usize, ApiError> {
     Ok(fields.count("n")?.unwrap_or(1))
 }
 
+/// Tokens that a text has at least, unless a stop string or a limit ends it.
+pub(crate) fn min_tokens(fields: &Fields<'_>) -> Result<usize, ApiError> {
+    Ok(fields.whole("min_tokens", 0, i64::from(u32::MAX))?.map_or(0, |least| least as usize))
+}
+
 /// How a stream is told.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StreamOptions {

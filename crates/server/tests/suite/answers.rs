@@ -200,3 +200,25 @@ fn an_overlong_prompt_is_an_error_with_both_counts() {
     assert!(error["message"].as_str().unwrap().contains("context holds 4096"), "{error}");
     server.chat(json!({})).json(200);
 }
+
+/// The token that ends a text waits until there are enough others.
+#[test]
+fn a_text_has_its_least_tokens() {
+    let server = TestServer::llama();
+    let end = server.post("/tokenize", &json!({ "content": "<|im_end|>" })).json(200)["tokens"][0].to_string();
+    for stream in [false, true] {
+        let ask = |least: u64| {
+            let body = json!({ "logit_bias": { end.as_str(): 100 }, "ignore_eos": false, "min_tokens": least, "stream": stream, "stream_options": { "include_usage": true } });
+            let answer = server.chat(body);
+            let usage = if stream {
+                answer.events().pop().unwrap()["usage"].clone()
+            } else {
+                answer.json(200)["usage"].clone()
+            };
+            usage["completion_tokens"].as_u64().unwrap()
+        };
+        assert_eq!(ask(5) - ask(0), 5);
+    }
+    let format = json!({ "type": "json_object" });
+    assert_eq!(server.chat(json!({ "min_tokens": 5, "response_format": format })).error(400)["param"], "min_tokens");
+}

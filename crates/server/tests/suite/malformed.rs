@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use pleach_server::ServerOptions;
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, read_answer, request};
+use crate::support::{TestServer, read_answer, request, with_message};
 
 /// Fields of a chat with values that they may not have.
 fn wrong_fields() -> Vec<(&'static str, Value)> {
@@ -100,22 +100,79 @@ fn wrong_fields() -> Vec<(&'static str, Value)> {
         ("continue_final_message", json!(true)),
         ("ignore_eos", json!("yes")),
         ("repeat_last_n", json!(-5)),
+        ("functions", json!([{ "name": "f" }])),
+        ("function_call", json!({ "name": "f" })),
+        ("modalities", json!(["text", "audio"])),
+        ("modalities", json!("text")),
+        ("min_tokens", json!(-1)),
+        ("min_tokens", json!("5")),
+        ("messages", json!([{ "role": "user", "content": "word ".repeat(5000) }])),
+        ("messages", json!([{ "role": "user", "content": "word ".repeat(800_000) }])),
     ]
 }
 
+/// A request that must be refused.
+struct Case {
+    bytes: Vec<u8>,
+    status: u16,
+    code: Option<&'static str>,
+    param: Option<&'static str>,
+}
+
+fn posted(path: &str, kind: &str, body: &str) -> Vec<u8> {
+    request("POST", path, &[("content-type", kind)], body).into_bytes()
+}
+
+/// All tables as bytes on the wire.
+fn cases() -> Vec<Case> {
+    let json = "application/json";
+    let wrong = wrong_fields().into_iter().map(|(name, value)| Case {
+        bytes: posted("/v1/chat/completions", json, &with_message(json!({ name: value })).to_string()),
+        status: 400,
+        code: None,
+        param: Some(name),
+    });
+    let elsewhere = wrong_elsewhere().into_iter().map(|(path, body, param)| Case {
+        bytes: posted(path, json, &body.to_string()),
+        status: 400,
+        code: None,
+        param: (!param.is_empty()).then_some(param),
+    });
+    let bodies = broken_bodies().into_iter().map(|body| Case {
+        bytes: posted("/v1/chat/completions", json, &body),
+        status: 400,
+        code: None,
+        param: None,
+    });
+    let kinds = ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/xml"];
+    let kinds = kinds.into_iter().map(|kind| Case {
+        bytes: posted("/v1/chat/completions", kind, &with_message(json!({})).to_string()),
+        status: 415,
+        code: Some("unsupported_media_type"),
+        param: None,
+    });
+    let raw = broken_http();
+    let raw = raw.into_iter().map(|(status, code, bytes)| Case { bytes, status, code: Some(code), param: None });
+    wrong.chain(elsewhere).chain(bodies).chain(kinds).chain(raw).collect()
+}
+
 #[test]
-fn every_wrong_field_is_named() {
+fn more_than_two_hundred_malformed_requests_are_one_json_error_each_and_the_next_request_works() {
     let server = TestServer::llama();
-    for (name, value) in wrong_fields() {
-        let answer = server.chat(json!({ name: value }));
-        let error = answer.error(400);
-        let param = error["param"].as_str().unwrap_or_default();
-        let shown = value.to_string().chars().take(80).collect::<String>();
-        assert!(param.starts_with(name) || (name == "stop" && param == "stop"), "{name}: {shown}: {error}");
-        assert!(error["code"].is_string() && error["type"] == "invalid_request_error", "{error}");
+    let cases = cases();
+    for Case { bytes, status, code, param } in &cases {
+        let shown = String::from_utf8_lossy(bytes).chars().take(400).collect::<String>();
+        let answer = server.raw(bytes);
+        assert_eq!(answer.status, *status, "{shown}: {answer:?}");
+        let error = answer.error(*status);
+        assert!(code.is_none_or(|code| error["code"] == code), "{shown}: {error}");
+        let found = error["param"].as_str().unwrap_or_default();
+        assert!(param.is_none_or(|param| found.starts_with(param)), "{shown}: {error}");
         assert!(error["message"].as_str().unwrap().len() < 500, "{error}");
+        server.chat(json!({ "max_tokens": 1 })).json(200);
     }
-    server.chat(json!({})).json(200);
+    println!("{} malformed requests, each one JSON error of the right status", cases.len());
+    assert!(cases.len() >= 200, "{}", cases.len());
 }
 
 /// The part of the schema at fault is named.
@@ -128,10 +185,10 @@ fn a_broken_schema_is_named_by_its_path() {
     assert_eq!(error["param"], "response_format.json_schema.schema.properties.bad", "{error}");
 }
 
-#[test]
-fn other_routes_name_their_fields_too() {
-    let server = TestServer::llama();
-    let cases = [
+/// Bodies for other routes, with the field at fault. Anthropic's errors name none.
+fn wrong_elsewhere() -> Vec<(&'static str, Value, &'static str)> {
+    let image = json!([{ "type": "input_image", "image_url": "https://example.org/x.png" }]);
+    vec![
         ("/v1/completions", json!({}), "prompt"),
         ("/v1/completions", json!({ "prompt": [] }), "prompt"),
         ("/v1/completions", json!({ "prompt": [-1] }), "prompt[0]"),
@@ -183,29 +240,29 @@ fn other_routes_name_their_fields_too() {
         ("/v1/embeddings", json!({ "input": "x", "pooling": "max" }), "pooling"),
         ("/v1/embeddings", json!({ "input": vec!["x"; 2049] }), "input"),
         ("/tokenize", json!({ "messages": 5 }), "messages"),
-    ];
-    for (path, body, param) in cases {
-        let error = server.post(path, &body).error(400);
-        assert_eq!(error["param"], param, "{path}: {error}");
-    }
-    // An empty text continues nothing, unless the model begins texts with a token of its own.
-    assert_eq!(server.post("/v1/completions", &json!({ "prompt": "" })).error(400)["code"], "empty_prompt");
-    for body in [
-        json!({}),
-        json!({ "max_tokens": 5, "messages": [] }),
-        json!({ "max_tokens": 5, "messages": [{ "role": "user" }] }),
-    ] {
-        let error = server.post("/v1/messages", &body).json(400);
-        assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
-    }
-    server.chat(json!({})).json(200);
+        // An empty text continues nothing, unless the model begins texts with a token of its own.
+        ("/v1/completions", json!({ "prompt": "" }), "prompt"),
+        ("/v1/completions", json!({ "prompt": "word ".repeat(800_000) }), "prompt"),
+        ("/v1/completions", json!({ "prompt": "x", "min_tokens": 1.5 }), "min_tokens"),
+        ("/v1/embeddings", json!({ "input": "word ".repeat(800_000) }), "input[0]"),
+        ("/v1/responses", json!({ "input": "word ".repeat(5000) }), "input"),
+        ("/v1/responses", json!({ "input": "word ".repeat(800_000) }), "input"),
+        ("/v1/responses", json!({ "input": [{ "role": "user", "content": image }] }), "input"),
+        ("/v1/messages", json!({}), ""),
+        ("/v1/messages", json!({ "max_tokens": 5, "messages": [] }), ""),
+        ("/v1/messages", json!({ "max_tokens": 5, "messages": [{ "role": "user" }] }), ""),
+        (
+            "/v1/messages",
+            json!({ "max_tokens": 5, "messages": [{ "role": "user", "content": "word ".repeat(5000) }] }),
+            "",
+        ),
+        ("/v1/messages/count_tokens", json!({ "messages": 5 }), ""),
+    ]
 }
 
-#[test]
-fn bodies_that_are_no_requests_are_refused() {
-    let server = TestServer::llama();
+fn broken_bodies() -> Vec<String> {
     let deep = format!("{}{}", "[".repeat(50_000), "]".repeat(50_000));
-    let bodies = [
+    [
         "",
         " ",
         "{",
@@ -232,17 +289,15 @@ fn bodies_that_are_no_requests_are_refused() {
         "{\"a\":.5}",
         "{\"a\":tru}",
         &deep,
-    ];
-    for body in bodies {
-        let answer = server.send("POST", "/v1/chat/completions", &[("content-type", "application/json")], body);
-        let shown: String = body.chars().take(20).collect();
-        assert!(answer.error(400)["code"].is_string(), "{shown}");
-    }
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+#[test]
+fn bodies_of_every_spelling_of_their_type_are_read_and_packed_ones_refused() {
+    let server = TestServer::llama();
     let json_text = json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 1 }).to_string();
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/xml"] {
-        let answer = server.send("POST", "/v1/chat/completions", &[("content-type", kind)], &json_text);
-        assert_eq!(answer.error(415)["code"], "unsupported_media_type");
-    }
     let packed = [("content-type", "application/json"), ("content-encoding", "gzip")];
     server.send("POST", "/v1/chat/completions", &packed, &json_text).error(415);
     for kind in ["application/json; charset=utf-8", "application/vnd.api+json", "APPLICATION/JSON"] {
@@ -308,18 +363,6 @@ fn broken_http() -> Vec<(u16, &'static str, Vec<u8>)> {
     cases
 }
 
-#[test]
-fn broken_http_is_answered_in_json_and_ends_its_connection_alone() {
-    let server = TestServer::llama();
-    for (status, code, bytes) in broken_http() {
-        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
-        let answer = server.raw(&bytes);
-        assert_eq!(answer.status, status, "{shown:?}: {answer:?}");
-        assert_eq!(answer.error(status)["code"], code, "{shown:?}");
-        assert_eq!(server.get("/health").status, 200);
-    }
-}
-
 /// What a client breaks off, or breaks in the middle, leaves nothing to answer: the connection ends.
 #[test]
 fn requests_that_break_off_end_their_connection_alone() {
@@ -376,4 +419,21 @@ fn a_body_must_be_utf_8() {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 8\r\n\r\n";
     let answer = server.raw(&[head.as_bytes(), b"{\"a\":\"\xc4\xe3"].concat());
     assert_eq!(answer.error(400)["code"], "invalid_encoding");
+}
+
+/// What a conversation is too long for is told by its bytes, before anything is rendered.
+#[test]
+fn prompts_far_beyond_the_context_are_refused_by_their_size() {
+    let server = TestServer::qwen();
+    for text in ["one two three ".repeat(200_000), "生け垣の枝。".repeat(100_000)] {
+        let error = server.chat(json!({ "messages": [{ "role": "user", "content": text }] })).error(400);
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert!(
+            error["message"].as_str().unwrap().contains(&format!("{} bytes, which are at least", text.trim().len())),
+            "{error}"
+        );
+    }
+    // Counting is for those who want to shorten a prompt.
+    let counted = server.post("/tokenize", &json!({ "content": "one two three ".repeat(5000) })).json(200);
+    assert!(counted["count"].as_u64().unwrap() >= 15_000);
 }
