@@ -1,9 +1,9 @@
 //! Grammars: from JSON Schema and tools to masks over the model's vocabulary.
 
+mod narrower;
 mod positive;
 mod rule;
 mod schema;
-mod unique;
 mod vocabulary;
 
 use llguidance::api::TopLevelGrammar;

@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use super::unique;
+use super::narrower;
 
 /// The types of JSON values. Every integer is a number, and there is no name for the other numbers.
 const TYPES: [&str; 6] = ["null", "boolean", "object", "array", "number", "string"];
 
-/// The same schema without `not: {type: …}`, as far as the types that remain have names, and without `uniqueItems`, as far as
-/// [`unique::spell`] can do. The grammar engine knows neither.
+/// The same schema without `not: {type: …}`, as far as the types that remain have names, which the grammar engine does not know,
+/// and as far as need be [`narrower`].
 pub(super) fn spell(schema: &Value) -> Value {
     let Value::Object(map) = schema else { return schema.clone() };
     let mut spelled: Map<String, Value> = map.iter().map(|(key, value)| (key.clone(), inside(key, value))).collect();
@@ -16,7 +16,7 @@ pub(super) fn spell(schema: &Value) -> Value {
         spelled.shift_remove("not");
         spelled.insert("type".to_owned(), remaining.into());
     }
-    Value::Object(unique::spell(spelled))
+    Value::Object(narrower::spell(spelled))
 }
 
 /// The value of a keyword, with the schemas in it spelled.

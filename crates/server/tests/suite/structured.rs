@@ -109,6 +109,7 @@ fn ordinary_schemas_are_taken() {
         json!({ "type": "array", "items": { "type": "string", "format": "date" } }),
         json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "minItems": 1, "uniqueItems": true }),
         json!({ "type": "array", "items": { "enum": ["a", "b", "c"] }, "uniqueItems": true, "minItems": 2 }),
+        json!({ "type": "object", "properties": { "a": { "type": "null" }, "b": { "type": "null" } }, "minProperties": 1 }),
         json!(true),
     ] {
         let answer = server.chat(json!({ "response_format": format(schema.clone()), "max_tokens": 5 }));

@@ -1,14 +1,39 @@
-//! Lists without repeated items, told by schemas that the grammar engine knows.
+//! Schemas that the grammar engine does not know, told by ones that it does and that allow less.
+//!
+//! Whatever a text inside such a schema is, the schema as it was written allows it.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Of so many values all choices are spelled out.
 const MOST_VALUES: usize = 6;
 
+/// A schema without `uniqueItems`, and without `minProperties` beside optional properties, as far as there are schemas in their
+/// place. What has none stays as it is: the grammar engine says that it cannot be enforced.
+pub(super) fn spell(schema: Map<String, Value>) -> Map<String, Value> {
+    with_a_property(without_repeats(schema))
+}
+
+/// An object that needs a property, told by all the properties of which it may have one at least.
+fn with_a_property(mut schema: Map<String, Value>) -> Map<String, Value> {
+    let least = bound(&schema, "minProperties", 0);
+    let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+    let properties = schema.get("properties").and_then(Value::as_object).filter(|properties| !properties.is_empty());
+    let Some(properties) = properties.filter(|_| least > 0 && !schema.contains_key("maxProperties")) else {
+        return schema;
+    };
+    if required as u64 >= least {
+        schema.shift_remove("minProperties");
+    } else if least == 1 && !schema.contains_key("anyOf") {
+        let any: Vec<Value> = properties.keys().map(|name| json!({ "required": [name] })).collect();
+        schema.insert("anyOf".to_owned(), Value::Array(any));
+        schema.shift_remove("minProperties");
+    }
+    schema
+}
+
 /// A schema without `uniqueItems`, if there is one that allows nothing but lists without repeated items: of a few values, their
-/// choices in the order of the schema; of anything else, one item at most. Whatever a text inside it is, the schema as it was
-/// written allows it.
-pub(super) fn spell(mut schema: Map<String, Value>) -> Map<String, Value> {
+/// choices in the order of the schema; of anything else, one item at most.
+fn without_repeats(mut schema: Map<String, Value>) -> Map<String, Value> {
     match schema.get("uniqueItems") {
         None => return schema,
         Some(Value::Bool(true)) => {}
@@ -29,7 +54,6 @@ pub(super) fn spell(mut schema: Map<String, Value>) -> Map<String, Value> {
         let most = bound(&schema, "maxItems", 1).min(1);
         schema.insert("maxItems".to_owned(), Value::from(most));
     }
-    // What needs more items stays as it is: the grammar engine says that it cannot be enforced.
     schema
 }
 
@@ -75,8 +99,6 @@ fn choices(schema: &Map<String, Value>) -> Option<Vec<Value>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn spelled(schema: Value) -> Value {
@@ -107,5 +129,21 @@ mod tests {
         let needs_two = json!({ "type": "array", "minItems": 2, "items": items, "uniqueItems": true });
         assert_eq!(spelled(needs_two.clone()), needs_two);
         assert_eq!(spelled(json!({ "type": "array", "uniqueItems": false })), json!({ "type": "array" }));
+    }
+
+    #[test]
+    fn objects_that_need_a_property_have_one_of_the_known() {
+        let properties = json!({ "a": {}, "b": {} });
+        assert_eq!(
+            spelled(json!({ "properties": properties, "minProperties": 1 })),
+            json!({ "properties": properties, "anyOf": [{ "required": ["a"] }, { "required": ["b"] }] })
+        );
+        assert_eq!(
+            spelled(json!({ "properties": properties, "required": ["b"], "minProperties": 1 })),
+            json!({ "properties": properties, "required": ["b"] })
+        );
+        for schema in [json!({ "minProperties": 1 }), json!({ "properties": properties, "minProperties": 2 })] {
+            assert_eq!(spelled(schema.clone()), schema);
+        }
     }
 }
