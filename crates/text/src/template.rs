@@ -15,16 +15,20 @@ use crate::{error::TextError, spans::ReasoningMarkers};
 
 /// Name of the one template in its environment, and of a template that was given no other.
 const DEFAULT_NAME: &str = "chat_template";
-/// Published templates have up to 20 KB. What the engine compiles by recursion grows with the source: a chain of sums
-/// takes two bytes a link, and up to 18 KB of stack a link, measured without optimization.
+/// Published templates have up to 20 KB.
 const MAX_SOURCE_BYTES: usize = 64 << 10;
-/// Work one rendering may do. The engine charges one unit for each instruction and for each 64 bytes of data made, so
-/// this also bounds memory to 64 MB. Qwen3.5's template takes 80 units a message and 120 a kilobyte.
-const FUEL: u64 = 1_000_000;
-/// Stack of the thread that compiles and renders; only what is used becomes memory. A template can nest a list in itself
-/// as often as its fuel lasts, and the engine prints and frees such a list by recursion: measured, at most 430 bytes a
-/// unit.
-const STACK_BYTES: usize = 1 << 30;
+/// Stack for a byte of source. What the engine compiles by recursion grows with the source: a chain of sums takes two bytes a
+/// link, and up to 18 KB of stack a link, measured without optimization.
+const STACK_BYTES_PER_SOURCE_BYTE: usize = 9 << 10;
+/// Work one rendering may do: at first, and in a second try where the first does not get by with it. The engine charges one
+/// unit for each instruction and for each 64 bytes of data made, so this also bounds memory to 64 MB. Qwen3.5's template takes
+/// 80 units a message and 120 a kilobyte: the first try is enough for a thousand messages.
+const FUEL: [u64; 2] = [100_000, 1_000_000];
+/// Stack for a unit of fuel. A template can nest a list in itself as often as its fuel lasts, and the engine prints and frees
+/// such a list by recursion: measured, at most 430 bytes a unit.
+const STACK_BYTES_PER_UNIT: usize = 448;
+/// Stack for everything else.
+const STACK_BYTES: usize = 2 << 20;
 /// Macros inside macros; published templates nest three deep.
 const MAX_RECURSION: usize = 64;
 /// Variables that the engine sets from the request itself.
@@ -109,7 +113,8 @@ impl ChatTemplate {
             return Err(TextError::TemplateSyntax { template: name, line: None, detail });
         }
         let source = functions::without_generation_tags(source);
-        let compiled = with_deep_stack(move || {
+        let stack_bytes = STACK_BYTES + STACK_BYTES_PER_SOURCE_BYTE * source.len();
+        let compiled = with_stack(stack_bytes, move || {
             let mut environment = environment();
             environment.add_template_owned(DEFAULT_NAME, source).map(|()| environment)
         })?;
@@ -179,12 +184,26 @@ impl ChatTemplate {
             return Err(TextError::NoMessages);
         }
         let context = self.context(messages, request)?;
-        let rendered = with_deep_stack(move || {
-            let template = self.environment.get_template(DEFAULT_NAME).map_err(|error| self.failure(&error))?;
-            template.render(context).map_err(|error| self.failure(&error))
-        })?;
-        rendered.unwrap_or_else(|Panicked| {
-            Err(TextError::TemplateFailed { template: self.name.clone(), line: None, detail: Panicked.to_string() })
+        let [little, most] = FUEL;
+        let rendered = match self.render_with(little, &context)? {
+            Err(Failed { out_of_fuel: true, .. }) => self.render_with(most, &context)?,
+            rendered => rendered,
+        };
+        rendered.map_err(|failed| failed.error)
+    }
+
+    /// Renders with so much fuel, on a stack that is deep enough for all that can be nested with it.
+    fn render_with(&self, fuel: u64, context: &Value) -> Result<Result<String, Failed>, TextError> {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        let stack_bytes = STACK_BYTES + STACK_BYTES_PER_UNIT * fuel as usize;
+        // The engine's error may hold what was nested, so it ends on that stack as well.
+        let failed = |error| Failed { out_of_fuel: is_out_of_fuel(&error), error: self.failure(&error) };
+        let render = move || environment.get_template(DEFAULT_NAME)?.render(context);
+        let rendered = with_stack(stack_bytes, move || render().map_err(failed))?;
+        rendered.map_err(|Panicked| {
+            let detail = Panicked.to_string();
+            TextError::TemplateFailed { template: self.name.clone(), line: None, detail }
         })
     }
 
@@ -219,15 +238,23 @@ impl ChatTemplate {
     }
 }
 
+/// A rendering that came to nothing.
+struct Failed {
+    error: TextError,
+    /// Whether more fuel might have helped.
+    out_of_fuel: bool,
+}
+
 /// The template engine met a fault of its own.
 #[derive(Debug, thiserror::Error)]
 #[error("the template engine failed on it")]
 struct Panicked;
 
-/// Does work of the template engine where its recursion has room, whatever the stack of the caller.
-fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<Result<T, Panicked>, TextError> {
+/// Does work of the template engine where its recursion has room, whatever the stack of the caller. Only what is used of
+/// `stack_bytes` becomes memory.
+fn with_stack<T: Send>(stack_bytes: usize, work: impl FnOnce() -> T + Send) -> Result<Result<T, Panicked>, TextError> {
     thread::scope(|scope| {
-        let builder = thread::Builder::new().name("chat template".to_owned()).stack_size(STACK_BYTES);
+        let builder = thread::Builder::new().name("chat template".to_owned()).stack_size(stack_bytes);
         let worker = builder.spawn_scoped(scope, work).map_err(|source| TextError::TemplateThread { source })?;
         Ok(worker.join().map_err(|_panic| Panicked))
     })
@@ -260,7 +287,6 @@ fn environment() -> Environment<'static> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.expect("the delimiters are the default ones"));
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(MAX_RECURSION);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(functions::print);
@@ -269,6 +295,12 @@ fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", functions::raise_exception);
     environment.add_function("strftime_now", functions::strftime_now);
     environment
+}
+
+/// Whether a rendering ended because its fuel did.
+fn is_out_of_fuel(error: &Error) -> bool {
+    let cause = || error.source()?.downcast_ref::<Error>();
+    error.kind() == ErrorKind::OutOfFuel || cause().is_some_and(is_out_of_fuel)
 }
 
 /// The engine's kind and detail, without the name and line that our own messages carry.
