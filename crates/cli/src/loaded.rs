@@ -22,8 +22,7 @@ impl Loaded {
     pub(crate) fn open(model: Option<&str>, flags: &ModelFlags, progress: &mut Progress) -> Result<Self, CliError> {
         let finder = Finder::new(&flags.network);
         let located = finder.find(model, progress)?;
-        let mut options = flags.engine_options();
-        options.draft_model = options.draft_model.map(|path| finder.find_path(&path, progress)).transpose()?;
+        let options = finder.engine_options(flags, progress)?;
         progress.show(&format!("loading {}", located.name));
         let started = Instant::now();
         let engine =

@@ -3,10 +3,10 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use pleach_engine::{EngineError, Environment, Located, local_models, locate};
+use pleach_engine::{EngineError, EngineOptions, Environment, Located, local_models, locate};
 use pleach_hub::{Hub, HubError, HubOptions, ModelId};
 
-use crate::args::NetworkFlags;
+use crate::args::{ModelFlags, NetworkFlags};
 use crate::download::Download;
 use crate::error::CliError;
 use crate::names::closest;
@@ -94,6 +94,17 @@ impl Finder {
             Some(name) => Ok(self.find(Some(name), progress)?.path),
             None => Ok(path.to_owned()),
         }
+    }
+
+    /// How the flags ask the engine to be opened, with their draft model found.
+    pub(crate) fn engine_options(
+        &self,
+        flags: &ModelFlags,
+        progress: &mut Progress,
+    ) -> Result<EngineOptions, CliError> {
+        let mut options = flags.engine_options();
+        options.draft_model = options.draft_model.map(|path| self.find_path(&path, progress)).transpose()?;
+        Ok(options)
     }
 
     /// The hub that this process is told to use.

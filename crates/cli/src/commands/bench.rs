@@ -17,7 +17,7 @@ use crate::models::Finder;
 use crate::progress::Progress;
 use crate::style::Style;
 
-use measure::Measurement;
+use measure::{Measured, Measurement};
 use plan::Plan;
 use report::Report;
 
@@ -32,11 +32,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<End, CliError> {
     let cancel = Interrupts::listen()?.stoppable();
     let mut report = Report::new(args.report.form());
     let outcome = measure_all(args, &plan, &models, &cancel, &mut report);
-    // An error that comes before any result prints nothing but itself.
-    if outcome.is_ok() || report.has_results() {
-        report.finish()?;
-    }
-    outcome.map(|()| if cancel.is_cancelled() { End::Interrupted } else { End::Done })
+    report.finish(outcome, &cancel)
 }
 
 fn measure_all(
@@ -44,7 +40,7 @@ fn measure_all(
     plan: &Plan,
     models: &[Located],
     cancel: &CancelToken,
-    report: &mut Report,
+    report: &mut Report<Measured>,
 ) -> Result<(), CliError> {
     let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
     for located in models {

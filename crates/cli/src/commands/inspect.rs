@@ -20,8 +20,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<End, CliError> {
     let named = args.name.as_deref().or(args.model.model.as_deref());
     let finder = Finder::new(&args.model.network);
     let located = finder.find(named, &mut progress)?;
-    let mut options = args.model.engine_options();
-    options.draft_model = options.draft_model.map(|path| finder.find_path(&path, &mut progress)).transpose()?;
+    let options = finder.engine_options(&args.model, &mut progress)?;
     let found = look_into(&located.path, &options).map_err(CliError::from_engine)?;
     if args.json { print_json(&object(&located, &found)) } else { print_text(&text(&located, &found, args.tensors)) }?;
     Ok(End::Done)

@@ -31,7 +31,7 @@ fn render(root: &Command, page: &mut Vec<u8>) -> io::Result<()> {
     let manual = clap_mangen::Man::new(root.clone());
     manual.render_title(page)?;
     manual.render_name_section(page)?;
-    manual.render_synopsis_section(page)?;
+    synopsis(root, page);
     manual.render_description_section(page)?;
     manual.render_options_section(page)?;
     for command in root.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
@@ -39,13 +39,20 @@ fn render(root: &Command, page: &mut Vec<u8>) -> io::Result<()> {
         page.extend(format!(".SH {}\n", name.to_uppercase()).bytes());
         let part = clap_mangen::Man::new(command.clone().bin_name(name));
         let mut sections = Vec::new();
-        part.render_synopsis_section(&mut sections)?;
+        synopsis(command, &mut sections);
         part.render_description_section(&mut sections)?;
         part.render_options_section(&mut sections)?;
         // Sections of a command are parts of its own section.
         page.extend(String::from_utf8_lossy(&sections).replace(".SH ", ".SS ").bytes());
     }
     manual.render_extra_section(page)
+}
+
+/// The lines that `--help` begins with, which say what goes where; the flags have a section of their own.
+fn synopsis(command: &Command, page: &mut Vec<u8>) {
+    let usage = command.clone().render_usage().to_string();
+    let lines = usage.trim_start_matches("Usage:").lines().map(|line| line.trim().replace('-', "\\-"));
+    page.extend(format!(".SH SYNOPSIS\n{}\n", lines.collect::<Vec<_>>().join("\n.br\n")).bytes());
 }
 
 #[cfg(test)]
@@ -62,6 +69,8 @@ mod tests {
         for command in ["CHAT", "RUN", "PULL", "LIST", "INFO", "RM", "INSPECT", "BENCH", "DOCTOR", "COMPLETIONS"] {
             assert!(page.contains(&format!(".SH PLEACH {command}\n")), "{command}");
         }
+        assert!(page.contains(".SH SYNOPSIS\npleach [OPTIONS]\n.br\npleach <COMMAND>\n"), "{}", &page[..1000]);
+        assert!(page.contains(".SS SYNOPSIS\npleach run [OPTIONS] [MODEL] [PROMPT]\n"));
         assert!(!page.contains("PLEACH SERVER") && !page.contains("PLEACH HELP"));
     }
 }

@@ -115,7 +115,8 @@ fn tables_for_terminals_and_for_pages() {
     let table = &lines[expected.len() + 1..];
     assert_eq!(table[0], format!("| {} |", header.join(" | ")));
     assert_eq!(table[1], format!("|---|{}", "---:|".repeat(header.len() - 1)));
-    let names: Vec<&str> = table[2..].iter().map(|row| row.split(" | ").next().unwrap()).collect();
+    let rows = table[2..].iter().take_while(|line| !line.is_empty());
+    let names: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap()).collect();
     assert_eq!(names, ["| pp6", "| tg3", "| rows 1", "| rows 2"]);
 
     let terminal = bench("tiny-llama", &[&["-r", "1"], &QUICK[..]].concat());

@@ -1,57 +1,65 @@
 //! What was measured, for people and for programs.
 
-use std::io::{self, Write as _};
-
-use pleach_engine::{Activity, BenchProfile, Ceilings, EngineOptions, PartProfile, processor_name};
+use pleach_engine::{Activity, BenchProfile, CancelToken, Ceilings, EngineOptions, PartProfile, processor_name};
+use serde::Serialize;
 
 use super::json::Object;
 use super::measure::{Measured, TestResult, Throughput};
 use super::plan::Test;
 use super::statistics::Statistics;
 use crate::args::ReportForm;
-use crate::error::CliError;
+use crate::error::{CliError, End};
 use crate::footer::{duration, significant, size};
+use crate::output::{print_json, print_text};
 use crate::table::Table;
 
-/// Prints tables as they come, and an object at the end.
-#[derive(Debug)]
-pub(super) struct Report {
-    form: ReportForm,
-    runs: Vec<Measured>,
+/// What is measured of one model with one set of options.
+pub(super) trait Run: Sized {
+    /// For people.
+    fn text(&self, form: ReportForm) -> String;
+
+    /// All of them, for programs.
+    fn object(runs: &[Self]) -> impl Serialize;
 }
 
-impl Report {
+/// Prints tables as they come, or an object at the end.
+#[derive(Debug)]
+pub(super) struct Report<R> {
+    form: ReportForm,
+    runs: Vec<R>,
+}
+
+impl<R: Run> Report<R> {
     pub(super) fn new(form: ReportForm) -> Self {
         Self { form, runs: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, run: Measured) -> Result<(), CliError> {
+    pub(super) fn add(&mut self, run: R) -> Result<(), CliError> {
         if self.form != ReportForm::Json {
             let blank = if self.runs.is_empty() { "" } else { "\n" };
-            print(&format!("{blank}{}", text(&run, self.form)))?;
+            print_text(&format!("{blank}{}", run.text(self.form)))?;
         }
         self.runs.push(run);
         Ok(())
     }
 
-    /// Whether any model was measured.
-    pub(super) fn has_results(&self) -> bool {
-        !self.runs.is_empty()
-    }
-
-    /// Ends the report.
-    pub(super) fn finish(self) -> Result<(), CliError> {
-        if self.form != ReportForm::Json {
-            return Ok(());
+    /// Ends the report after what came of the measurements. An error that came before any result prints nothing but itself.
+    pub(super) fn finish(self, outcome: Result<(), CliError>, cancel: &CancelToken) -> Result<End, CliError> {
+        if self.form == ReportForm::Json && (outcome.is_ok() || !self.runs.is_empty()) {
+            print_json(&R::object(&self.runs))?;
         }
-        let object = serde_json::to_string_pretty(&Object::new(&self.runs));
-        print(&(object.map_err(|error| CliError::Write(error.into()))? + "\n"))
+        outcome.map(|()| if cancel.is_cancelled() { End::Interrupted } else { End::Done })
     }
 }
 
-pub(super) fn print(text: &str) -> Result<(), CliError> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::Write)
+impl Run for Measured {
+    fn text(&self, form: ReportForm) -> String {
+        text(self, form)
+    }
+
+    fn object(runs: &[Self]) -> impl Serialize {
+        Object::new(runs)
+    }
 }
 
 /// The conditions, a line each, then the tables.
@@ -65,7 +73,11 @@ fn text(run: &Measured, form: ReportForm) -> String {
     };
     let render = |table: &Table| if markdown { table.markdown() } else { table.text() };
     let mut text: String = facts.iter().map(fact).collect();
-    text += &format!("\n{}", render(&speeds(run)));
+    let speeds = render(&speeds(run));
+    text += &format!("\n{speeds}");
+    if speeds.contains(ABOVE) {
+        text += &format!("\n{ABOVE_NOTE}\n");
+    }
     for (test, profile) in &run.profiles {
         let title =
             format!("{test}: {} a pass, op by op", duration(profile.total / test.work.profiled_passes() as u32));
@@ -116,11 +128,13 @@ fn ceilings(both: &[Option<Ceilings>; 2], of: impl Fn(&Ceilings) -> (f64, &'stat
     match values.as_slice() {
         [] => "not measured on this device".to_owned(),
         [only] => format!("{} {} at most, before", one(only), only.1),
-        [before, after, ..] => format!("{} {} at most, before; {} after", one(before), before.1, one(after)),
+        [before, after, ..] => {
+            format!("{} {} at most, before; {} after; shares are of the higher one", one(before), before.1, one(after))
+        }
     }
 }
 
-fn load_average(both: [Option<[f64; 3]>; 2]) -> String {
+pub(super) fn load_average(both: [Option<[f64; 3]>; 2]) -> String {
     match both.map(|averages| averages.map(|[last_minute, ..]| last_minute)) {
         [Some(before), Some(after)] => format!("{before:.2} before; {after:.2} after"),
         _ => "not available: the system does not say".to_owned(),
@@ -151,9 +165,7 @@ fn speed_row(run: &Measured, result: &TestResult) -> Vec<String> {
     let speed = Statistics::of(&result.tokens_per_s());
     let number = |value: Option<f64>| value.map_or_else(String::new, significant);
     let giga = |found: Option<Throughput>| number(found.map(|found| found.per_s / 1e9));
-    let percent = |found: Option<Throughput>| {
-        found.and_then(|found| found.share).map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share))
-    };
+    let percent = |found: Option<Throughput>| found.and_then(|found| found.share).map_or_else(String::new, percent);
     let (read, macs) = (run.read(result), run.macs(result));
     vec![
         result.test.to_string(),
@@ -167,6 +179,17 @@ fn speed_row(run: &Measured, result: &TestResult) -> Vec<String> {
         giga(macs),
         percent(macs),
     ]
+}
+
+/// Beside shares of more than a ceiling.
+const ABOVE: &str = "†";
+
+const ABOVE_NOTE: &str = "† More than the ceiling: the processor's caches held what was read, or the machine was slower while the ceiling was \
+    measured. Measure again when nothing else runs.";
+
+fn percent(share: f64) -> String {
+    let percent = (100.0 * share).round();
+    if percent > 100.0 { format!("{percent} % {ABOVE}") } else { format!("{percent} %") }
 }
 
 fn profile_table(test: Test, profile: &BenchProfile) -> Table {
@@ -191,4 +214,27 @@ fn profile_row(name: &str, part: &PartProfile, passes: f64, total: f64) -> Vec<S
         rate(part.weight_bytes + part.state_bytes),
         rate(part.macs),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_above_a_ceiling_are_marked() {
+        assert_eq!([0.0, 0.844, 1.004, 1.31].map(percent), ["0 %", "84 %", "100 %", "131 % †"]);
+    }
+
+    #[test]
+    fn ceilings_say_which_one_shares_are_of() {
+        let rate = |giga: f64| pleach_engine::Rate { median: giga * 1e9, best: giga * 1e9 };
+        let measured = |giga| Some(Ceilings { read_bytes_per_s: rate(giga), int8_macs_per_s: rate(1.0) });
+        let text = |both| ceilings(&both, |ceilings| (ceilings.read_bytes_per_s.median, "GB/s"));
+        assert_eq!(
+            text([measured(31.2), measured(36.0)]),
+            "31.2 GB/s at most, before; 36.0 after; shares are of the higher one"
+        );
+        assert_eq!(text([measured(31.2), None]), "31.2 GB/s at most, before");
+        assert_eq!(text([None, None]), "not measured on this device");
+    }
 }

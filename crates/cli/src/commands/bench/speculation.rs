@@ -10,6 +10,7 @@ use pleach_engine::{
 };
 
 use super::loading::{Loaded, Machine, load};
+use super::report::Report;
 use crate::args::BenchArgs;
 use crate::error::{CliError, End};
 use crate::interrupt::Interrupts;
@@ -18,7 +19,6 @@ use crate::progress::Progress;
 use crate::style::Style;
 
 use prompts::Question;
-use report::Report;
 
 /// What was measured of one model with one set of options.
 #[derive(Debug)]
@@ -69,11 +69,7 @@ pub(super) fn bench(args: &BenchArgs, models: &[Located]) -> Result<End, CliErro
     let cancel = Interrupts::listen()?.stoppable();
     let mut report = Report::new(args.report.form());
     let outcome = measure_all(args, models, &questions, &cancel, &mut report);
-    // An error that comes before any result prints nothing but itself.
-    if outcome.is_ok() || report.has_results() {
-        report.finish()?;
-    }
-    outcome.map(|()| if cancel.is_cancelled() { End::Interrupted } else { End::Done })
+    report.finish(outcome, &cancel)
 }
 
 fn measure_all(
@@ -81,7 +77,7 @@ fn measure_all(
     models: &[Located],
     questions: &[Question],
     cancel: &CancelToken,
-    report: &mut Report,
+    report: &mut Report<SpecRun>,
 ) -> Result<(), CliError> {
     let mut progress = Progress::new(Style::of_stderr(), args.report.quiet);
     let finder = Finder::new(&args.network);

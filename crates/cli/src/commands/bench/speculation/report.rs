@@ -2,20 +2,12 @@
 
 use serde::Serialize;
 
-use super::super::report::print;
+use super::super::report::{self, load_average};
 use super::super::statistics::Statistics;
 use super::{Category, Sample, SpecRun};
 use crate::args::ReportForm;
-use crate::error::CliError;
 use crate::footer::{aligned, significant};
 use crate::table::Table;
-
-/// Prints tables as they come, and an object at the end.
-#[derive(Debug)]
-pub(super) struct Report {
-    form: ReportForm,
-    runs: Vec<SpecRun>,
-}
 
 /// The whole object. Fields stay where they are from one version to the next; new ones may come.
 #[derive(Debug, Serialize)]
@@ -68,33 +60,13 @@ struct Ratio {
     total: f64,
 }
 
-impl Report {
-    pub(super) fn new(form: ReportForm) -> Self {
-        Self { form, runs: Vec::new() }
+impl report::Run for SpecRun {
+    fn text(&self, form: ReportForm) -> String {
+        text(self, form)
     }
 
-    /// Whether any model was measured.
-    pub(super) fn has_results(&self) -> bool {
-        !self.runs.is_empty()
-    }
-
-    pub(super) fn add(&mut self, run: SpecRun) -> Result<(), CliError> {
-        if self.form != ReportForm::Json {
-            let blank = if self.runs.is_empty() { "" } else { "\n" };
-            print(&format!("{blank}{}", text(&run, self.form)))?;
-        }
-        self.runs.push(run);
-        Ok(())
-    }
-
-    /// Ends the report.
-    pub(super) fn finish(self) -> Result<(), CliError> {
-        if self.form != ReportForm::Json {
-            return Ok(());
-        }
-        let object = Object { version: env!("CARGO_PKG_VERSION"), runs: self.runs.iter().map(Run::new).collect() };
-        let object = serde_json::to_string_pretty(&object).map_err(|error| CliError::Write(error.into()))?;
-        print(&(object + "\n"))
+    fn object(runs: &[Self]) -> impl Serialize {
+        Object { version: env!("CARGO_PKG_VERSION"), runs: runs.iter().map(Run::new).collect() }
     }
 }
 
@@ -111,7 +83,7 @@ fn text(run: &SpecRun, form: ReportForm) -> String {
         ("drafters", if run.drafters.is_empty() { "none".to_owned() } else { run.drafters.join(" and ") }),
         ("rows", run.budget.to_string()),
         ("temperature", run.temperature.to_string()),
-        ("load average", load(run.load_average)),
+        ("load average", load_average(run.load_average)),
     ];
     if run.interrupted {
         facts.push(("stopped", "with Ctrl-C, before all was measured".to_owned()));
@@ -119,13 +91,6 @@ fn text(run: &SpecRun, form: ReportForm) -> String {
     let table = table(run);
     let facts: String = facts.into_iter().map(fact).collect();
     format!("{facts}\n{}", if markdown { table.markdown() } else { table.text() })
-}
-
-fn load(both: [Option<[f64; 3]>; 2]) -> String {
-    match both.map(|averages| averages.map(|[last_minute, ..]| last_minute)) {
-        [Some(before), Some(after)] => format!("{before:.2} before; {after:.2} after"),
-        _ => "not available: the system does not say".to_owned(),
-    }
 }
 
 fn table(run: &SpecRun) -> Table {
