@@ -23,6 +23,9 @@ pub(crate) enum CliError {
     /// The arguments make no sense together.
     #[error("{message}")]
     Arguments { message: String, suggested: Option<String> },
+    /// An argument that is not text.
+    #[error("the argument `{argument}` is not UTF-8 text")]
+    ArgumentNotText { argument: String },
     /// The first argument is no command.
     #[error("there is no command `{word}`")]
     NoCommand { word: String },
@@ -116,9 +119,9 @@ pub(crate) enum CliError {
     /// The server cannot start.
     #[error("the server cannot start")]
     Serve(#[source] ServeError),
-    /// The system gives no threads for connections.
-    #[error("cannot start the threads of the server")]
-    Runtime(#[source] io::Error),
+    /// The system gives no thread.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     /// The engine failed.
     #[error(transparent)]
     Engine(EngineError),
@@ -279,12 +282,13 @@ impl CliError {
                 | Self::Setting { .. }
                 | Self::ReadSettings { .. }
                 | Self::Arguments { .. }
+                | Self::ArgumentNotText { .. }
                 | Self::NoCommand { .. }
                 | Self::ExtraWord { .. }
                 | Self::TwoModels { .. }
                 | Self::TwoPrompts { .. }
                 | Self::NoPrompt
-                | Self::Hub(HubError::BadId { .. })
+                | Self::Hub(HubError::BadId { .. } | HubError::BadVariable { .. } | HubError::NoFolder { .. })
                 | Self::Engine(EngineError::ContextBeyondModel { .. })
                 | Self::Serve(ServeError::KeyRequired { .. })
         )
@@ -310,6 +314,7 @@ impl CliError {
             Self::BadValue { .. } | Self::Arguments { .. } => {
                 return Some(format!("`pleach {} --help` explains every flag", command()));
             }
+            Self::ArgumentNotText { .. } => "if it is a file, name its folder, or a link to it that has another name",
             Self::NoPrompts { .. } => "each line is a JSON object with a list of chat `messages`",
             Self::TestTooLong(_) => "lower `--depth`, `--prompt` or `--generate`",
             Self::NoCommand { .. } if is_help() => "`pleach help` lists commands and flags",
@@ -342,6 +347,9 @@ impl CliError {
             Self::Write(error) if error.kind() == io::ErrorKind::StorageFull => {
                 "no space is left where the output goes: free some, or send it elsewhere"
             }
+            Self::Write(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                "a limit such as that of `ulimit -f` lets the file grow no further"
+            }
             Self::NoSetting { .. } | Self::BadSetting { .. } => "/set alone shows what they are",
             Self::FileExists { .. } => "take another name, or `/save -f FILE` to replace it",
             Self::WriteFile { .. } => "take a name in another folder",
@@ -355,7 +363,7 @@ impl CliError {
                 "`--api-key-file` takes a text file with a key a line"
             }
             Self::Serve(ServeError::Bind { .. }) => "another program may listen there: `--port` takes another port",
-            Self::Write(_) | Self::Interrupt(_) | Self::Signals(_) | Self::Serve(_) | Self::Runtime(_) => return None,
+            Self::Write(_) | Self::Interrupt(_) | Self::Signals(_) | Self::Serve(_) | Self::Thread(_) => return None,
         };
         Some(hint.to_owned())
     }
@@ -387,7 +395,7 @@ fn engine_hint(error: &EngineError) -> Option<String> {
         }
         EngineError::ChatTemplate { source: TextError::TemplateThread { .. }, .. }
         | EngineError::Text(TextError::TemplateThread { .. }) => {
-            "the thread reserves 1 GiB of addresses: raise the limit that `ulimit -v` shows"
+            "its stack takes addresses, of which there are too few: raise the limit that `ulimit -v` shows"
         }
         EngineError::UnfitDrafter { .. } => {
             "leave out `--spec`, and `--draft-model` if it is given, to have one chosen"

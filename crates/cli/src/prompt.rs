@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};
 use std::path::Path;
 
-use pleach_engine::{ChatRequest, Message, Prompt, Role};
+use pleach_engine::{ChatRequest, Content, Message, Prompt, Role};
 use serde::de::Error as _;
 use serde_json::Value;
 
@@ -91,17 +91,26 @@ fn messages(file: &Path) -> Result<Vec<Message>, CliError> {
 
 /// Reads a JSON list of messages. JSON of another kind is named in words that are not the parser's.
 pub(crate) fn parse_messages(text: &str, what: String) -> Result<Vec<Message>, CliError> {
-    serde_json::from_str(text).map_err(|source| {
+    let messages: Vec<Message> = serde_json::from_str(text).map_err(|source| {
         let kind = match serde_json::from_str(text) {
             Ok(Value::Object(_)) => "an object",
             Ok(Value::String(_)) => "a string",
             Ok(Value::Number(_)) => "a number",
             Ok(Value::Bool(_)) => "true or false",
             Ok(Value::Null) => "null",
-            Ok(Value::Array(_)) | Err(_) => return CliError::Messages { what, source },
+            Ok(Value::Array(_)) | Err(_) => return CliError::Messages { what: what.clone(), source },
         };
-        CliError::Messages { what, source: serde_json::Error::custom(format!("it is {kind}")) }
-    })
+        CliError::Messages { what: what.clone(), source: serde_json::Error::custom(format!("it is {kind}")) }
+    })?;
+    // Answers that only call tools have no text, but who asks nothing has most likely misspelled the field.
+    let is_silent = |message: &Message| message.role == Role::User && message.content == Content::default();
+    match messages.iter().position(is_silent) {
+        Some(place) => {
+            let reason = format!("message {} is of the user and has no `content`", place + 1);
+            Err(CliError::Messages { what, source: serde_json::Error::custom(reason) })
+        }
+        None => Ok(messages),
+    }
 }
 
 /// Standard input, if it was asked for or something is piped into it. A terminal is read only when asked for, and so is

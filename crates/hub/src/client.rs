@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{Response, StatusCode};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, Proxy};
 
 use crate::digest::{FileHash, is_hex};
 use crate::{HubError, HubOptions, ModelId, RepoId, RepoPath};
@@ -15,6 +15,7 @@ use crate::{HubError, HubOptions, ModelId, RepoId, RepoPath};
 #[derive(Debug)]
 pub(crate) struct Client {
     agent: Agent,
+    proxy: Option<Proxy>,
     endpoint: String,
     authorization: Option<String>,
 }
@@ -86,12 +87,20 @@ impl Client {
             .timeout_per_read(Some(options.patience))
             .user_agent(concat!("pleach/", env!("CARGO_PKG_VERSION")));
         // A hub on this machine is never behind a proxy.
-        let config = if is_loopback(&options.endpoint) { config.proxy(None) } else { config };
+        let proxy = Proxy::try_from_env().filter(|_| !is_loopback(&options.endpoint));
         Self {
-            agent: config.build().new_agent(),
+            agent: config.proxy(proxy.clone()).build().new_agent(),
+            proxy,
             endpoint: options.endpoint.clone(),
             authorization: options.token.as_ref().map(|token| token.header()),
         }
+    }
+
+    /// Name and port of the proxy on the way to the hub.
+    pub(crate) fn proxy(&self) -> Option<String> {
+        let is_left_out = |proxy: &&Proxy| self.endpoint.parse().is_ok_and(|uri| proxy.is_no_proxy(&uri));
+        let proxy = self.proxy.as_ref().filter(|proxy| !is_left_out(proxy))?;
+        Some(format!("{}:{}", proxy.host(), proxy.port()))
     }
 
     /// The files of a model with their sizes and hashes.

@@ -54,8 +54,8 @@ impl HubOptions {
     /// `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`.
     ///
     /// # Errors
-    /// [`HubError::NoCache`] if nothing says where the cache is; [`HubError::BadEndpoint`] and [`HubError::BadToken`] for
-    /// values that cannot be.
+    /// [`HubError::NoCache`] if nothing says where the cache is; [`HubError::NoFolder`], [`HubError::BadVariable`] and
+    /// [`HubError::BadToken`] for values that cannot be.
     pub fn of_process() -> Result<Self, HubError> {
         Self::of_variables(&|name| env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -70,12 +70,13 @@ impl HubOptions {
             .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
             .or_else(|| Some(hf_home.as_ref()?.join("hub")))
             .ok_or(HubError::NoCache)?;
+        check_folder(&cache)?;
         let token_file = path("HF_TOKEN_PATH").or_else(|| Some(hf_home?.join("token")));
         let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
         Ok(Self {
             endpoint: endpoint(&text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned()))?,
             token: token(text("HF_TOKEN"), token_file.as_deref())?,
-            offline: text("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value)),
+            offline: text("HF_HUB_OFFLINE").map_or(Ok(false), |value| switch("HF_HUB_OFFLINE", value))?,
             ..Self::new(cache)
         })
     }
@@ -144,13 +145,32 @@ fn endpoint(text: &str) -> Result<String, HubError> {
     let is_plain = address.bytes().all(|byte| byte.is_ascii_graphic());
     match host {
         Some(host) if !host.is_empty() && !host.starts_with('/') && is_plain => Ok(address.to_owned()),
-        _ => Err(HubError::BadEndpoint { found: text.to_owned() }),
+        _ => {
+            let allowed = "an address such as `https://huggingface.co`";
+            Err(HubError::BadVariable { name: "HF_ENDPOINT", found: text.to_owned(), allowed })
+        }
     }
 }
 
-/// As Hugging Face's tools read switches.
-fn is_true(value: &str) -> bool {
-    matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE")
+/// The values that Hugging Face's tools take for on, and their opposites. They take everything else for off as well: who
+/// mistypes a switch that keeps from the network would be on it.
+fn switch(name: &'static str, value: String) -> Result<bool, HubError> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => {
+            let allowed = "`1`, `true`, `yes` or `on`, or else `0`, `false`, `no`, `off` or empty";
+            Err(HubError::BadVariable { name, found: value, allowed })
+        }
+    }
+}
+
+/// A cache need not exist, but it must be possible to make it.
+fn check_folder(cache: &Path) -> Result<(), HubError> {
+    match cache.ancestors().find(|path| path.exists()) {
+        Some(file) if !file.is_dir() => Err(HubError::NoFolder { cache: cache.to_owned(), file: file.to_owned() }),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -201,5 +221,23 @@ mod tests {
     fn offline_is_a_switch() {
         let offline = |value| options(&[("HOME", "h"), ("HF_HUB_OFFLINE", value)]).unwrap().offline;
         assert!(offline("1") && offline("true") && !offline("0") && !offline("no"));
+        let error = options(&[("HOME", "h"), ("HF_HUB_OFFLINE", "zz")]).unwrap_err();
+        let message = "`HF_HUB_OFFLINE` is `zz`, but must be `1`, `true`, `yes` or `on`, or else `0`, `false`, `no`, `off` or \
+                       empty";
+        assert_eq!(error.to_string(), message);
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_a_folder_is_refused_at_once() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for cache in [file.clone(), file.join("hub")] {
+            let error = options(&[("HF_HUB_CACHE", cache.to_str().unwrap())]).unwrap_err();
+            let (cache, file) = (cache.display(), file.display());
+            let message = format!("models of the hub cannot be kept in `{cache}`: `{file}` is no folder");
+            assert_eq!(error.to_string(), message);
+        }
+        assert!(options(&[("HF_HUB_CACHE", folder.path().join("a/b").to_str().unwrap())]).is_ok());
     }
 }

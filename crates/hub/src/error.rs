@@ -20,11 +20,23 @@ pub enum HubError {
     /// Nothing says where the cache is.
     #[error("there is no folder for the models of the hub: neither HF_HUB_CACHE nor HF_HOME nor HOME is set")]
     NoCache,
-    /// `HF_ENDPOINT` is no address.
-    #[error("`HF_ENDPOINT` is `{found}`, but must be an address such as `https://huggingface.co`")]
-    BadEndpoint {
+    /// A variable that is not what it may be.
+    #[error("`{name}` is `{}`, but must be {allowed}", found.escape_debug())]
+    BadVariable {
+        /// The variable.
+        name: &'static str,
         /// The value.
         found: String,
+        /// What it may be, to be read after "must be".
+        allowed: &'static str,
+    },
+    /// The cache cannot be where it should be.
+    #[error("models of the hub cannot be kept in `{cache}`: `{file}` is no folder")]
+    NoFolder {
+        /// The cache.
+        cache: PathBuf,
+        /// The cache, or what stands in the way to it.
+        file: PathBuf,
     },
     /// A token that cannot be one.
     #[error("`{place}` holds no token: one is a line of letters, digits and signs")]
@@ -226,8 +238,8 @@ impl HubError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::BadId { .. } => "a model of the hub is called `owner/name`, as in `Qwen/Qwen3-0.6B`",
-            Self::NoCache => "set HF_HUB_CACHE to a folder for models",
-            Self::BadEndpoint { .. } => "leave HF_ENDPOINT out for the public hub",
+            Self::NoCache | Self::NoFolder { .. } => "set HF_HUB_CACHE to a folder for models",
+            Self::BadVariable { name, .. } => return Some(format!("leave {name} out for what is usual")),
             Self::BadToken { .. } => "copy the token again, or leave it out: most models need none",
             Self::Offline { .. } => "`pleach pull` fetches it when the network may be used",
             Self::NotCached { .. } => "`pleach list` shows what is there",

@@ -118,6 +118,12 @@ impl Hub {
         &self.options
     }
 
+    /// Name and port of the proxy on the way to the hub, as the variables `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and
+    /// `NO_PROXY` say; `None` if there is none.
+    pub fn proxy(&self) -> Option<String> {
+        self.client.proxy()
+    }
+
     /// The local cache.
     pub fn cache(&self) -> &Cache {
         &self.cache

@@ -28,8 +28,7 @@ pub(super) fn translate(error: clap::Error) -> CliError {
 /// The argument, or else the variable, that is not UTF-8.
 fn not_text() -> Option<CliError> {
     if let Some(argument) = env::args_os().find(|argument| argument.to_str().is_none()) {
-        let message = format!("the argument `{}` is not UTF-8 text", argument.to_string_lossy());
-        return Some(CliError::Arguments { message, suggested: None });
+        return Some(CliError::ArgumentNotText { argument: argument.to_string_lossy().into_owned() });
     }
     let is_ours = |name: &str| name.starts_with("PLEACH_");
     let (name, value) =

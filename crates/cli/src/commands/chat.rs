@@ -3,6 +3,7 @@
 mod answer;
 mod command;
 mod input;
+mod keys;
 mod settings;
 mod store;
 mod voice;

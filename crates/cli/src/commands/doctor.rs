@@ -8,6 +8,7 @@ use pleach_engine::{
     EnergyMeter, EngineOptions, Environment, Rate, device_description, load_average, local_models, processor_name,
     system_memory,
 };
+use pleach_hub::Hub;
 use serde_json::{Value, json};
 
 use crate::args::{DoctorArgs, NetworkFlags, settings_path};
@@ -19,6 +20,7 @@ use crate::progress::Progress;
 use crate::style::Style;
 
 /// A line of the report: its name for people and programs, and what was found.
+#[derive(Clone)]
 struct Finding {
     label: &'static str,
     field: &'static str,
@@ -43,12 +45,6 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<End, CliError> {
 impl Finding {
     fn new(label: &'static str, field: &'static str, text: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { label, field, text: text.into(), value: value.into() }
-    }
-}
-
-impl Clone for Finding {
-    fn clone(&self) -> Self {
-        Self { label: self.label, field: self.field, text: self.text.clone(), value: self.value.clone() }
     }
 }
 
@@ -155,45 +151,37 @@ fn models_and_hub() -> Vec<Finding> {
         Some(model) => model.path.display().to_string(),
         None => "none: `scripts/fetch-model.sh` or `pleach pull` brings one".to_owned(),
     };
-    let mut findings = vec![Finding::new(
-        "default model",
-        "default_model",
-        default_text,
-        default.map(|it| it.path.display().to_string()),
-    )];
+    let default = default.map(|model| model.path.display().to_string());
+    let default = Finding::new("default model", "default_model", default_text, default);
     match Finder::new(&NetworkFlags::default()).hub() {
-        Err(error) => findings.push(Finding::new("hub", "hub", format!("cannot be used: {error}"), Value::Null)),
-        Ok(hub) => {
-            let options = hub.options();
-            let models = hub.cache().list();
-            let bytes = models.iter().map(|model| model.size_bytes).sum();
-            // A folder that is not there yet will be on the disk of the nearest one that is.
-            let existing = options.cache.ancestors().find(|folder| folder.exists());
-            let free = existing.and_then(|folder| (options.free_space)(folder).ok());
-            let token = if options.token.is_some() { "with a token" } else { "without a token" };
-            let offline = if options.offline { ", offline" } else { "" };
-            let cache = options.cache.display().to_string();
-            let room = free.map_or_else(String::new, |free| format!(", {} free on its disk", footer::size(free)));
-            findings.push(Finding::new(
-                "hub",
-                "hub",
-                format!("{}, {token}{offline}", options.endpoint),
-                json!({
-                    "endpoint": options.endpoint, "token": options.token.is_some(), "offline": options.offline,
-                }),
-            ));
-            let text = format!("{cache}: {} models, {}{room}", models.len(), footer::size(bytes));
-            findings.push(Finding::new(
-                "cache",
-                "cache",
-                text,
-                json!({
-                    "path": cache, "models": models.len(), "size_bytes": bytes, "free_bytes": free,
-                }),
-            ));
-        }
+        Err(error) => vec![default, Finding::new("hub", "hub", format!("cannot be used: {error}"), Value::Null)],
+        Ok(found) => vec![default, hub(&found), cache(&found)],
     }
-    findings
+}
+
+fn hub(hub: &Hub) -> Finding {
+    let (options, proxy) = (hub.options(), hub.proxy());
+    let token = if options.token.is_some() { "with a token" } else { "without a token" };
+    let offline = if options.offline { ", offline" } else { "" };
+    let through = proxy.as_ref().map_or_else(String::new, |proxy| format!(", through the proxy {proxy}"));
+    let value = json!({
+        "endpoint": options.endpoint, "token": options.token.is_some(), "offline": options.offline, "proxy": proxy,
+    });
+    Finding::new("hub", "hub", format!("{}, {token}{through}{offline}", options.endpoint), value)
+}
+
+fn cache(hub: &Hub) -> Finding {
+    let options = hub.options();
+    let models = hub.cache().list();
+    let bytes = models.iter().map(|model| model.size_bytes).sum();
+    // A folder that is not there yet will be on the disk of the nearest one that is.
+    let existing = options.cache.ancestors().find(|folder| folder.exists());
+    let free = existing.and_then(|folder| (options.free_space)(folder).ok());
+    let room = free.map_or_else(String::new, |free| format!(", {} free on its disk", footer::size(free)));
+    let path = options.cache.display().to_string();
+    let text = format!("{path}: {} models, {}{room}", models.len(), footer::size(bytes));
+    let value = json!({ "path": path, "models": models.len(), "size_bytes": bytes, "free_bytes": free });
+    Finding::new("cache", "cache", text, value)
 }
 
 /// Files and variables that change what commands do.

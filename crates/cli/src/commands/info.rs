@@ -21,13 +21,10 @@ struct Known {
     id: ModelId,
     cached: Option<CachedModel>,
     resolved: Result<Resolved, HubError>,
-    /// What is in it, if it is there.
-    contents: Option<Contents>,
+    /// What is in it, if it is there, or why it does not open.
+    contents: Option<Result<Inspection, CliError>>,
     remote: Result<RemoteModel, HubError>,
 }
-
-/// What is in a model, or why it does not open.
-type Contents = Result<Inspection, CliError>;
 
 /// Prints what is known of the model.
 pub(crate) fn info(args: &InfoArgs) -> Result<End, CliError> {
@@ -44,7 +41,7 @@ pub(crate) fn info(args: &InfoArgs) -> Result<End, CliError> {
 fn local(finder: &Finder, args: &InfoArgs) -> Result<(), CliError> {
     let located = finder.find(Some(&args.model), &mut Progress::new(Style::of_stderr(), true))?;
     let (path, bytes) = (located.path.display().to_string(), bytes_of(&located.path));
-    let contents = look_into(&located.path);
+    let contents = look_into(&located.path)?;
     if args.json {
         return print_json(&json!({
             "model": located.name, "path": path, "size_bytes": bytes, "contents": contents_object(&contents),
@@ -54,26 +51,21 @@ fn local(finder: &Finder, args: &InfoArgs) -> Result<(), CliError> {
     let mut lines =
         vec![aligned("model", &located.name), aligned("path", &path), aligned("size", &footer::size(bytes))];
     lines.extend(contents_lines(&contents));
-    if contents.is_ok() {
-        lines.push(inspect_note(&path));
-    }
+    lines.push(inspect_note(&path));
     print_text(&(lines.join("\n") + "\n"))
 }
 
-fn look_into(path: &Path) -> Contents {
+fn look_into(path: &Path) -> Result<Inspection, CliError> {
     inspect(path, &EngineOptions::default()).map_err(CliError::from_engine)
 }
 
-fn contents_lines(contents: &Contents) -> Vec<String> {
-    let found = match contents {
-        Ok(found) => found,
-        // That it cannot be opened is said; the causes say why.
-        Err(error) => {
-            let causes = error.causes();
-            let why = if causes.is_empty() { error.to_string() } else { causes.join(": ") };
-            return vec![aligned("does not open", &why)];
-        }
-    };
+/// Why a model does not open: that it does not is said, the causes say why.
+fn reason(error: &CliError) -> String {
+    let causes = error.causes();
+    if causes.is_empty() { error.to_string() } else { causes.join(": ") }
+}
+
+fn contents_lines(found: &Inspection) -> Vec<String> {
     let info = &found.info;
     let mut lines = vec![
         aligned("architecture", &format!("{}, {}", info.architecture, parameters(info.num_parameters))),
@@ -84,9 +76,7 @@ fn contents_lines(contents: &Contents) -> Vec<String> {
     lines
 }
 
-/// Null if it does not open.
-fn contents_object(contents: &Contents) -> Value {
-    let Ok(found) = contents else { return Value::Null };
+fn contents_object(found: &Inspection) -> Value {
     let info = &found.info;
     json!({
         "architecture": info.architecture,
@@ -125,7 +115,11 @@ impl Known {
             (Ok(resolved), _) => {
                 lines.push(aligned("path", &resolved.path.display().to_string()));
                 lines.push(aligned("commit", &resolved.commit));
-                lines.extend(self.contents.iter().flat_map(contents_lines));
+                lines.extend(match &self.contents {
+                    Some(Ok(found)) => contents_lines(found),
+                    Some(Err(error)) => vec![aligned("does not open", &reason(error))],
+                    None => Vec::new(),
+                });
             }
             (Err(HubError::SeveralFiles { .. }), Some(_)) => lines.push(aligned("cache", "has several files of it")),
             (Err(_), Some(_)) => lines.push(aligned("cache", "has a part of it, which does not open")),
@@ -202,7 +196,7 @@ impl Known {
             "model": self.id.to_string(),
             "path": self.resolved.as_ref().ok().map(|resolved| resolved.path.display().to_string()),
             "size_bytes": self.cached.as_ref().map(|cached| cached.size_bytes),
-            "contents": self.contents.as_ref().map(contents_object),
+            "contents": self.contents.as_ref().and_then(|contents| contents.as_ref().ok()).map(contents_object),
             "cached": cached,
             "hub": hub,
         })

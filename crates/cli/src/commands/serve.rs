@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process;
 
 use pleach_engine::{Engine, PrefixCacheOptions};
-use pleach_server::{Server, ServerOptions, read_api_keys};
+use pleach_server::{ServeError, Server, ServerOptions, read_api_keys};
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
@@ -22,17 +22,15 @@ pub(crate) fn serve(mut args: ServeArgs) -> Result<End, CliError> {
     let mut progress = Progress::new(Style::of_stderr(), false);
     let finder = Finder::new(&args.model.network);
     let located = finder.find(model.as_deref(), &mut progress)?;
-    let mut engine_options = args.model.engine_options();
-    engine_options.draft_model =
-        engine_options.draft_model.map(|path| finder.find_path(&path, &mut progress)).transpose()?;
+    let engine_options = finder.engine_options(&args.model, &mut progress)?;
     progress.clear();
     let server = Server::new(options(&args)?);
     start_log(args.log);
-    let runtime = Runtime::new().map_err(CliError::Runtime)?;
+    let runtime = Runtime::new().map_err(CliError::Thread)?;
     runtime.block_on(async {
         let address = SocketAddr::new(args.access.host, args.access.port);
         let listener = server.bind(address).await?;
-        let address = listener.local_addr().map_err(CliError::Runtime)?;
+        let address = listener.local_addr().map_err(|source| ServeError::Bind { address, source })?;
         announce(address, args.access.api_key_file.is_some());
         // A bar would stand in the way of the log.
         if Style::of_stderr().terminal {
@@ -87,7 +85,8 @@ fn start_log(form: LogForm) {
 fn announce(address: SocketAddr, asks_for_key: bool) {
     let rule = if asks_for_key { "a key is needed" } else { "this machine only, no key needed" };
     // Nobody may be there to read it.
-    let _ = writeln!(io::stdout(), "listening on http://{address} ({rule})");
+    let _ =
+        writeln!(io::stdout(), "listening on http://{address} ({rule}); its page for browsers is http://{address}/");
 }
 
 /// Waits for Ctrl-C or SIGTERM. The second one ends the process at once.

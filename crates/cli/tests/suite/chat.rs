@@ -1,6 +1,8 @@
 //! `pleach chat` on a terminal, key by key, and in a pipe.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -126,6 +128,28 @@ fn a_paste_of_many_lines_is_one_question() {
     assert_eq!(questions, ["def f(x):\n    return x\n\n/help is no command here", "one \ntwo\nthree", "/four\nfive"]);
     terminal.keys(CTRL_D);
     assert_eq!(terminal.end(), 0);
+}
+
+/// A terminal that went away in the middle of a paste, and what terminals say when nobody has asked.
+#[test]
+fn neither_half_a_paste_nor_what_the_terminal_says_is_in_the_way() {
+    let home = TempDir::new().unwrap();
+    let mut terminal = chat(&[], &home);
+    terminal.keys("\x1b[?62;1;6c\x1b]11;rgb:0000/1111/2222\x07\x1b[1;2;3;4R\x1b[200~half of a paste");
+    // Pressed at once it counts as a part of the paste; nobody is that fast.
+    let told = |terminal: &Terminal| terminal.text().contains("Ctrl-C once more leaves");
+    while !told(&terminal) {
+        terminal.keys(CTRL_C);
+        let soon = Instant::now() + Duration::from_secs(2);
+        while !told(&terminal) && Instant::now() < soon {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    terminal.keys("/undo\r");
+    terminal.see("there is nothing to take back");
+    terminal.see_prompt();
+    let text = terminal.text();
+    assert!(!["half", "62", "rgb", "4R"].iter().any(|leaked| text.contains(leaked)), "{text}");
 }
 
 #[test]

@@ -195,6 +195,70 @@ fn a_model_variable_that_is_no_text_is_not_passed_over() {
     assert_eq!(run, refused(2, &format!("{message}{SEE_HELP}")));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_name_that_is_no_text_is_refused_with_a_way_out() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = std::ffi::OsStr::from_bytes(b"model-\xff.gguf");
+    let message = "error: the argument `model-\u{fffd}.gguf` is not UTF-8 text\n";
+    let hint = "hint: if it is a file, name its folder, or a link to it that has another name\n";
+    assert_eq!(run(pleach(["run"]).arg(name).arg("hi")), refused(2, &format!("{message}{hint}")));
+
+    let folder = TempDir::new().unwrap();
+    fs::copy(fixture("tiny-llama/model.gguf"), folder.path().join(name)).unwrap();
+    let opened = run(&mut pleach(["run", folder.path().to_str().unwrap(), "hi", "--max-tokens", "1", "--quiet"]));
+    assert_eq!((opened.code, opened.stderr.as_str()), (Some(0), ""));
+}
+
+/// What a shell may take from a process: stack, the length of files, addresses.
+#[cfg(unix)]
+#[test]
+fn limits_of_the_shell_are_met_with_an_answer_or_an_error() {
+    let limited = |limit: &str, arguments: &[&str]| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]).arg(bare().get_program()).args(arguments);
+        shell.env("PLEACH_CONFIG", "").stdin(std::process::Stdio::null());
+        shell
+    };
+    let model = fixture("tiny-llama");
+    let ask = ["run", &model, "hi", "--max-tokens", "2", "--quiet", "--ctx", "256", "--threads", "1"];
+    for limit in ["-s 64", "-v 524288"] {
+        let output = limited(limit, &ask).output().unwrap();
+        assert_eq!(
+            (output.status.code(), String::from_utf8(output.stderr).unwrap()),
+            (Some(0), String::new()),
+            "{limit}"
+        );
+    }
+    let folder = TempDir::new().unwrap();
+    let file = fs::File::create(folder.path().join("man")).unwrap();
+    let output = limited("-f 1", &["man"]).stdout(file).stderr(std::process::Stdio::piped()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("error: cannot write the output\n  caused by: File too large"), "{stderr}");
+    assert!(
+        stderr.ends_with("\nhint: a limit such as that of `ulimit -f` lets the file grow no further\n"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn variables_of_the_hub_that_cannot_be_are_named() {
+    let with = |name: &str, value: &str| run(pleach(["info", "org/model"]).env(name, value));
+    let message = "error: `HF_HUB_OFFLINE` is `zz`, but must be `1`, `true`, `yes` or `on`, or else `0`, `false`, `no`, \
+                   `off` or empty\nhint: leave HF_HUB_OFFLINE out for what is usual\n";
+    assert_eq!(with("HF_HUB_OFFLINE", "zz"), refused(2, message));
+    #[cfg(unix)]
+    assert_eq!(
+        with("HF_HUB_CACHE", "/dev/null"),
+        refused(
+            2,
+            "error: models of the hub cannot be kept in `/dev/null`: `/dev/null` is no folder\n\
+             hint: set HF_HUB_CACHE to a folder for models\n"
+        )
+    );
+}
+
 #[test]
 fn errors_do_not_command_the_terminal() {
     let run = run(&mut pleach(["run", "/no\u{1b}[2J/model", "hi"]));
@@ -295,6 +359,11 @@ fn texts_that_cannot_be_read() {
         "{}",
         wrong.stderr
     );
+
+    let silent = r#"[{"role": "user", "content": "hi"}, {"role": "assistant"}, {"role": "user", "contnet": "why?"}]"#;
+    let silent = run(pleach(["run", &model, "--messages", "-"]).write_stdin(silent));
+    let cause = "\n  caused by: message 3 is of the user and has no `content`\n";
+    assert!(silent.code == Some(1) && silent.stderr.contains(cause), "{}", silent.stderr);
 
     let bytes = run(pleach(["run", &model]).write_stdin(vec![b'a', 0xff]));
     let message = "error: standard input is not UTF-8 text: byte 1 is 0xff\nhint: convert it to UTF-8 first\n";

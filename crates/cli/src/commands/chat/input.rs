@@ -14,8 +14,9 @@ use rustyline::highlight::{CmdKind, Highlighter};
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Cmd, Context, Editor, Helper, KeyCode, KeyEvent, Modifiers};
+use rustyline::{Cmd, Context, Editor, Event, EventHandler, Helper, KeyCode, KeyEvent, Modifiers};
 
+use super::keys::KeyFilter;
 use super::{command, settings};
 use crate::error::CliError;
 
@@ -52,6 +53,7 @@ impl Input {
         editor.set_auto_add_history(true);
         editor.set_max_history_size(HISTORY_LINES).map_err(terminal_error)?;
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
+        editor.bind_sequence(Event::Any, EventHandler::Conditional(Box::new(KeyFilter::new())));
         let is_empty = Rc::new(Cell::new(true));
         editor.set_helper(Some(Typing { is_empty: Rc::clone(&is_empty) }));
         let history = history.or_else(usual_history).filter(|file| !file.as_os_str().is_empty());
