@@ -27,6 +27,12 @@ pub(crate) struct Listing {
     pub(crate) files: Vec<RemoteFile>,
 }
 
+impl Listing {
+    pub(crate) fn paths(&self) -> Vec<RepoPath> {
+        self.files.iter().map(|file| file.path.clone()).collect()
+    }
+}
+
 /// A file as the hub announces it.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteFile {

@@ -171,8 +171,7 @@ impl Hub {
     /// What keeps the hub from telling.
     pub fn look(&self, id: &ModelId, events: &(dyn Fn(PullEvent<'_>) + Sync)) -> Result<RemoteModel, HubError> {
         let listing = self.listing(id, events)?;
-        let paths: Vec<RepoPath> = listing.files.iter().map(|file| file.path.clone()).collect();
-        let needed = match select(id, &paths) {
+        let needed = match select(id, &listing.paths()) {
             Ok(selection) => selection.files,
             Err(HubError::SeveralFiles { wanted: None, .. } | HubError::NoWeights { .. }) => Vec::new(),
             Err(error) => return Err(error),
@@ -284,8 +283,7 @@ impl Hub {
 
 impl Plan {
     fn new(id: &ModelId, listing: Listing) -> Result<Self, HubError> {
-        let paths: Vec<RepoPath> = listing.files.iter().map(|file| file.path.clone()).collect();
-        let Selection { files: needed, open } = select(id, &paths)?;
+        let Selection { files: needed, open } = select(id, &listing.paths())?;
         let mut files = Vec::with_capacity(needed.len());
         for file in listing.files.into_iter().filter(|file| needed.contains(&file.path)) {
             let hash = file.hash.clone().ok_or_else(|| HubError::NoHash { file: file.path.to_string() })?;

@@ -60,15 +60,13 @@ fn remove_some(repository: &Repository, id: &ModelId, missing: impl Fn() -> HubE
     let mut first_error = None;
     for snapshot in snapshots {
         let files = files_below(&snapshot);
+        let paths: Vec<RepoPath> = files.iter().map(|(path, _)| path.clone()).collect();
         let wanted = match &id.selector {
-            None => files.iter().map(|(path, _)| path.clone()).collect(),
-            Some(_) => {
-                let paths: Vec<RepoPath> = files.iter().map(|(path, _)| path.clone()).collect();
-                select(id, &paths).map(|selection| selection.files).unwrap_or_else(|error| {
-                    first_error.get_or_insert(error);
-                    Vec::new()
-                })
-            }
+            None => paths,
+            Some(_) => select(id, &paths).map(|selection| selection.files).unwrap_or_else(|error| {
+                first_error.get_or_insert(error);
+                Vec::new()
+            }),
         };
         for (_, file) in files.iter().filter(|(path, _)| wanted.contains(path)) {
             fs::remove_file(file).map_err(HubError::file("remove", file))?;

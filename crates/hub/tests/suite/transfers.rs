@@ -50,6 +50,28 @@ fn a_cut_transfer_is_resumed() {
     }
 }
 
+/// The list of files, a small file, the word where a large one is, and the large one itself.
+#[test]
+fn a_cut_is_survived_whatever_it_cuts() {
+    for stage in
+        ["/api/", "/resolve/0123456789abcdef0123456789abcdef01234567/config.json", "/model.safetensors", "/storage/"]
+    {
+        for cut in [0, 1] {
+            let fake = FakeHub::with(model(), move |asked, reply| match asked.path.contains(stage) {
+                true if asked.before == 0 => Reply { cut: Some(cut), ..reply },
+                _ => reply,
+            });
+            let setup = Setup::new(&fake);
+            let (result, retries) = setup.pull_with_retries();
+            result.unwrap_or_else(|error| panic!("{stage} cut at {cut}: {error}"));
+            setup.assert_whole();
+            // Nobody needs the text of a redirect.
+            let is_redirect = stage == "/model.safetensors";
+            assert!(retries.len() == 1 || is_redirect && retries.is_empty(), "{stage} cut at {cut}: {retries:?}");
+        }
+    }
+}
+
 #[test]
 fn a_transfer_that_always_breaks_off_is_given_up_and_kept() {
     let fake = storage(usize::MAX, |reply| Reply { cut: Some(0), ..reply });
