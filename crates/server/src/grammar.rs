@@ -116,3 +116,39 @@ pub(crate) fn with_options(schema: &Value) -> Value {
 fn first_line(error: &str) -> String {
     error.lines().next().unwrap_or_default().chars().take(300).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use pleach_engine::{AddedTokens, EngineOptions};
+
+    use super::*;
+
+    /// Blanks without end would hold a place until the context is full.
+    #[test]
+    fn white_space_has_an_end() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tiny-llama");
+        let engine = Engine::open(&model, &EngineOptions::default()).unwrap();
+        let grammars = Grammars::new(&engine).unwrap();
+        let tool = Tool { name: "f".to_owned(), description: None, parameters: json!({ "type": "object" }) };
+        let json = grammars.json(&json!({ "type": "object" }), "schema").unwrap();
+        let calls = grammars.calls(&[&tool], CallStyle::Json, true).unwrap();
+        let tokens = |text: &str| engine.tokenizer().encode(text, AddedTokens::Parse).unwrap();
+        let [blank] = tokens("\n")[..] else { panic!("one token") };
+        for (rule, begins) in [(json, "{"), (calls, "<tool_call>\n{")] {
+            let mut rule = rule;
+            for token in tokens(begins) {
+                assert!(rule.allowed().is_allowed(token), "{begins}");
+                rule.push(token);
+            }
+            let mut blanks = 0;
+            while rule.allowed().is_allowed(blank) {
+                rule.push(blank);
+                blanks += 1;
+                assert!(blanks <= 40, "{begins}");
+            }
+            assert!(blanks > 0, "{begins}");
+        }
+    }
+}
