@@ -1,5 +1,7 @@
 """Kernels that only a GPU runs, against plain PyTorch in f32."""
 
+import copy
+import functools
 import time
 
 import pytest
@@ -99,8 +101,25 @@ def test_a_captured_step_writes_what_the_cpu_writes() -> None:
             parameter += 0.05 * torch.randn_like(parameter)
     jobs = [Job(tuple(range(1, n)), 0.0) for n in range(3, 40)]
     wanted = generate(BundledDecoder(model, 64, 80), jobs, (0,), 40, seed=0)
+    lost = functools.partial(score_lost, copy.deepcopy(model))
+    # Fewer rows than jobs, so that rows are used again.
     got = generate(BundledDecoder(model.cuda(), 16, 80), jobs, (0,), 40, seed=0)
-    # bf16 and f32 part at near ties; what follows one differs.
-    same = sum(a[:8] == b[:8] for a, b in zip(got, wanted, strict=True))
-    print("replies that begin alike", same, "of", len(jobs))
-    assert same > 0.6 * len(jobs)
+    # A random model has near ties everywhere, and bf16 decides them otherwise than f32: at the first such place of each
+    # reply it may choose a token that f32 scores a little lower. The most was 0.09 deviations, on an H200 as on a CPU,
+    # and a random token loses about 3.
+    losses = [lost(job, a, b) for job, a, b in zip(jobs, wanted, got, strict=True)]
+    print("most that a choice loses", max(losses), "replies that are the same", losses.count(0.0), "of", len(jobs))
+    assert max(losses) < 0.2
+
+
+@torch.no_grad()
+def score_lost(model: Target, job: Job, wanted: list[int], got: list[int]) -> float:
+    """How far the f32 logit of `got`'s token is below `wanted`'s where they part, in standard deviations of the logits."""
+    for i, (best, chosen) in enumerate(zip(wanted, got, strict=False)):
+        if best != chosen:
+            ids = torch.tensor([[*job.prompt, *wanted[:i]]])
+            starts = torch.zeros_like(ids, dtype=torch.bool)
+            starts[:, 0] = True
+            logits = model.logits(model(ids, make_layout(model.config, starts))[0])[0, -1]
+            return float((logits[best] - logits[chosen]) / logits.std())
+    return 0.0 if len(wanted) == len(got) else float("inf")
