@@ -71,16 +71,19 @@ class Slots:
         decoder.tokens.copy_(token)
         decoder.lengths.copy_(at)
 
-    def load(self, row: int, job: Job) -> None:
-        """Puts a prompt in a row."""
-        prompt = torch.tensor(job.prompt, device=self.written.device)
-        self.written[row].zero_()
-        self.written[row, : len(prompt)] = prompt
-        self.prompt_lengths[row] = len(prompt)
-        self.heat[row] = job.temperature
-        self.decoder.tokens[row] = prompt[0]
-        self.decoder.lengths[row] = 0
-        self.ended[row] = False
+    def load(self, rows: Sequence[int], jobs: Sequence[Job]) -> None:
+        """Puts a prompt in each of `rows`, in a few transfers however many there are."""
+        prompts = torch.zeros(len(rows), self.written.shape[1], dtype=torch.long)
+        for i, job in enumerate(jobs):
+            prompts[i, : len(job.prompt)] = torch.tensor(job.prompt)
+        device = self.written.device
+        index, given = torch.tensor(rows, device=device), prompts.to(device)
+        self.written[index] = given
+        self.prompt_lengths[index] = torch.tensor([len(job.prompt) for job in jobs], device=device)
+        self.heat[index] = torch.tensor([[job.temperature] for job in jobs], device=device)
+        self.decoder.tokens[index] = given[:, 0]
+        self.decoder.lengths[index] = 0
+        self.ended[index] = False
 
 
 def captured(advance: Callable[[], None], device: torch.device) -> Callable[[], None]:
@@ -115,13 +118,16 @@ def generate(decoder: Decoder, jobs: Sequence[Job], stops: Sequence[int], max_ne
     waiting = sorted(range(len(jobs)), key=lambda i: len(jobs[i].prompt))
     working: dict[int, int] = {}
     while True:
-        for row in slots.ended.nonzero().flatten().tolist():
+        ended = slots.ended.nonzero().flatten()
+        for row, written in zip(ended.tolist(), slots.written[ended].tolist(), strict=True):
             if row in working:
                 job = working.pop(row)
-                replies[job] = _reply(slots.written[row].tolist(), len(jobs[job].prompt), max_new, stops)
-            if waiting:
-                working[row] = waiting.pop()
-                slots.load(row, jobs[working[row]])
+                replies[job] = _reply(written, len(jobs[job].prompt), max_new, stops)
+        free = ended.tolist()[: len(waiting)]
+        if free:
+            given = [waiting.pop() for _ in free]
+            working.update(zip(free, given, strict=True))
+            slots.load(free, [jobs[i] for i in given])
         if not working:
             return replies
         for _ in range(INTERVAL):
