@@ -51,7 +51,7 @@ def quantize_state(state: dict[str, Tensor], bits: int, group_size: int) -> dict
 
 
 def unpack_state(state: dict[str, Tensor], bits: int) -> dict[str, Tensor]:
-    """What `quantize_state` was given, as far as its codes tell, in bf16."""
+    """What `quantize_state` was given, as far as its codes tell; matrices in f32."""
     stems = {name.removesuffix(".scales") for name in state if name.endswith(".scales")}
     out = {}
     for name, tensor in state.items():
@@ -60,19 +60,25 @@ def unpack_state(state: dict[str, Tensor], bits: int) -> dict[str, Tensor]:
             out[name] = tensor
         elif name.endswith(".weight"):
             parts = (tensor, state[f"{stem}.scales"], state[f"{stem}.biases"])
-            out[name] = dequantize_affine(*parts, bits).bfloat16()
+            out[name] = dequantize_affine(*parts, bits)
     return out
+
+
+def read_quantized(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config without its quantization, and unpacked tensors, of a folder that `export_target` quantized."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    bits = config.pop("quantization")["bits"]
+    return config, unpack_state(load_file(folder / "model.safetensors"), bits)
 
 
 def unpack_target(folder: Path, out: Path) -> None:
     """Writes a folder in MLX's group quantization as the bf16 checkpoint that `transformers` loads."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    bits = config.pop("quantization")["bits"]
+    config, state = read_quantized(folder)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "config.json", config)
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(folder / name, out / name)
-    state = unpack_state(load_file(folder / "model.safetensors"), bits)
+    state = {name: tensor.bfloat16() if tensor.ndim == 2 else tensor for name, tensor in state.items()}
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .dense_decoder import DenseDecoder, is_dense
 from .drafter.data import Replies
-from .drafter.targets import is_run, open_model, open_run, open_tokenizer
+from .drafter.targets import is_bundled, open_bundled, open_model, open_tokenizer
 from .generation import Decoder, Job, generate
 from .library_generation import generate_by_library
 from .target.corpus import read_lines
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    model = open_run(args.target, args.device) if is_run(args.target) else open_model(args.target, args.device)
+    model = open_bundled(args.target, args.device) if is_bundled(args.target) else open_model(args.target, args.device)
     tokenizer = open_tokenizer(args.tokenizer or args.target)
     heats = tuple(args.temperatures)
     prompts = read_prompts(args.prompts, tokenizer, args.longest_prompt, heats, args.split_by_category, args.seed)

@@ -48,3 +48,8 @@ def test_replies_drafter_weaver_measure_export(model: str, tmp_path: Path, monke
     call("export", "weaver", "--run", tmp_path / "weaver", "--out", tmp_path / "out")
     assert "layers.0.self_attn.q_proj.weight" in load_file(tmp_path / "out/model.safetensors")
     assert "blocks.0.qkv_proj.weight" in load_file(tmp_path / "out/weaver.safetensors")
+
+    # What is exported measures like the runs that it came from.
+    frozen[3], weaver[1] = tmp_path / "out", tmp_path / "out"
+    call("evaluate.measure", *frozen, *weaver, "--out", tmp_path / "again.json", *measured)
+    assert json.loads((tmp_path / "again.json").read_text())["sets"]["train"] == found

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pleach_training.drafter.targets import open_bundled, open_features, open_model
 from pleach_training.export import (
     export_drafter,
     export_mirai_weaver,
@@ -22,13 +23,13 @@ from pleach_training.quantize import dequantize_affine, quantize_affine
 from pleach_training.runs import save_shards
 from pleach_training.target.corpus import Conversation, Message
 from pleach_training.target.data import LEARN, chat_pieces, tokenize
-from pleach_training.target.model import Target
+from pleach_training.target.model import Target, make_layout
 from pleach_training.target.tokenizer import save_tokenizer, train_tokenizer
 from pleach_training.weaver.model import Weaver
 from pleach_training.weaver.train import WeaverTrainConfig, WeaverTrainer
 
 from . import toy
-from .test_target_model import TINY
+from .test_target_model import TINY, randomized
 from .test_weaver import SHAPE
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
@@ -119,3 +120,21 @@ def test_what_is_unpacked_is_what_was_quantized() -> None:
     assert again.keys() == state.keys()
     torch.testing.assert_close(again["a.weight"].float(), state["a.weight"], atol=0.04, rtol=0)
     assert torch.equal(again["norm.weight"], state["norm.weight"])
+
+
+def test_a_quantized_folder_opens_as_our_network_and_as_the_library_s(tmp_path: Path) -> None:
+    model = randomized(TINY)
+    model.config.save(tmp_path / "shape.json")
+    save_shards(tmp_path / "weights", "model", model.state_dict())
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / name).write_text("{}")
+    export_target(tmp_path, tmp_path, tmp_path / "out", bits=8, group_size=32)
+    ids = torch.randint(0, TINY.vocab_size, (1, 70))
+    ours, library = open_bundled(tmp_path / "out", "cpu"), open_model(tmp_path / "out", "cpu")
+    starts = torch.zeros_like(ids, dtype=torch.bool)
+    starts[:, 0] = True
+    with torch.no_grad():
+        logits = ours.logits(ours(ids, make_layout(ours.config, starts))[0])
+        torch.testing.assert_close(logits, library(ids).logits, rtol=1e-4, atol=2e-4)
+    assert ours.config == model.config
+    assert open_features(tmp_path / "out", "cpu").num_layers == TINY.num_hidden_layers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,11 @@ class DrafterConfig:
 
     @staticmethod
     def load(path: Path) -> DrafterConfig:
-        """Reads what `save` wrote."""
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        return DrafterConfig(**{**fields, "target_layer_ids": tuple(fields["target_layer_ids"])})
+        """Reads what `save` wrote, or the published layout's `config.json`."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found.update(found.pop("dflash_config", {}))
+        named = {field.name: found[field.name] for field in fields(DrafterConfig) if field.name in found}
+        return DrafterConfig(**{**named, "target_layer_ids": tuple(found["target_layer_ids"])})
 
 
 def default_taps(num_target_layers: int, num_taps: int) -> tuple[int, ...]:

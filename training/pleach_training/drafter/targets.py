@@ -1,17 +1,18 @@
-"""Opens a target by path: a GGUF Llama, a folder of the bundled model's run, or any Hugging Face folder."""
+"""Opens a target by path: a GGUF Llama, the bundled model as trained or as shipped, or any Hugging Face folder."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from ..export import read_quantized, read_shards
 from ..gguf import load_llama, load_tokenizer
 from ..target.config import TargetConfig
 from ..target.model import Target
-from ..target.train import load_weights
 from .features import BundledFeatures, Features, HuggingFaceFeatures
 
 
@@ -20,6 +21,8 @@ def open_model(path: Path, device: str) -> Any:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     if path.suffix == ".gguf":
         model: Any = load_llama(path)
+    elif is_quantized(path):
+        model = load_quantized(path)
     else:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     return model.to(device=device, dtype=dtype).eval().requires_grad_(False)
@@ -30,20 +33,43 @@ def open_tokenizer(path: Path) -> Any:
     return load_tokenizer(path) if path.suffix == ".gguf" else AutoTokenizer.from_pretrained(path)
 
 
+def load_quantized(folder: Path) -> Any:
+    """The bundled model as shipped, as the library's model with its unpacked weights in f32."""
+    config, state = read_quantized(folder)
+    shape = AutoConfig.for_model(**config)
+    model: Any = AutoModelForCausalLM.from_config(shape).float()
+    # The library has no prediction head, and the head is the embedding.
+    missing, _ = model.load_state_dict({k: v for k, v in state.items() if not k.startswith("mtp.")}, strict=False)
+    assert missing in ([], ["lm_head.weight"]), missing
+    model.generation_config.eos_token_id = config["eos_token_id"]
+    return model
+
+
 def open_features(path: Path, device: str) -> Features:
-    """The target's features; a folder with `shape.json` and `weights` is a run of `target.train`."""
-    if is_run(path):
-        return BundledFeatures(open_run(path, device))
+    """The target's features; the bundled model has a network of its own."""
+    if is_bundled(path):
+        return BundledFeatures(open_bundled(path, device))
     return HuggingFaceFeatures(open_model(path, device))
 
 
-def is_run(path: Path) -> bool:
-    """Whether `path` is a folder that `target.train` wrote."""
-    return (path / "shape.json").exists()
+def is_bundled(path: Path) -> bool:
+    """Whether `path` is a folder that `target.train` wrote, or one that `export target --bits` made of it."""
+    return (path / "shape.json").exists() or is_quantized(path)
 
 
-def open_run(path: Path, device: str) -> Target:
+def is_quantized(path: Path) -> bool:
+    """Whether `path` is a folder that `export target --bits` wrote."""
+    config = path / "config.json"
+    return config.exists() and "quantization" in json.loads(config.read_text(encoding="utf-8"))
+
+
+def open_bundled(path: Path, device: str) -> Target:
     """The bundled model's training network, frozen, in f32."""
-    model = Target(TargetConfig.load(path / "shape.json"))
-    load_weights(model, path / "weights")
+    if is_quantized(path):
+        config, state = read_quantized(path)
+        shape = TargetConfig.from_hugging_face(config)
+    else:
+        shape, state = TargetConfig.load(path / "shape.json"), read_shards(path / "weights")
+    model = Target(shape)
+    model.load_state_dict(state)
     return model.to(device).eval().requires_grad_(False)

@@ -189,9 +189,10 @@ class DraftTrainer:
 
 
 def load_drafter(folder: Path, device: str) -> tuple[Drafter, Tensor | None]:
-    """The drafter and draft vocabulary that `save_weights` wrote."""
-    shape = DrafterConfig.load(folder / "shape.json")
-    state = load_file(folder / "drafter.safetensors")
+    """The drafter and draft vocabulary that `save_weights` wrote, or `export drafter`."""
+    is_run = (folder / "shape.json").exists()
+    shape = DrafterConfig.load(folder / ("shape.json" if is_run else "config.json"))
+    state = load_file(folder / ("drafter.safetensors" if is_run else "model.safetensors"))
     draft_ids = state.pop("draft_to_target", None)
     model = Drafter(shape)
     model.load_state_dict(state)

@@ -3,6 +3,8 @@
 Above temperature 0 the token at a position is the argmax of `log p + G`, and a drafter that knows `G` orders its guesses by
 `softmax(log q + G)`. A recorded reply does not hold its noise, but its posterior is known: given which token won, the largest
 perturbed score has a Gumbel distribution, and the others are Gumbel variables below it (arXiv:1411.0030, section 4).
+
+The engine divides `log q + G` by 1.5; here the noise is believed fully.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,13 @@ class TargetConfig:
             "eos_token_id": [self.turn_end_id, self.end_of_text_id],
             "dtype": "bfloat16",
         }
+
+    @staticmethod
+    def from_hugging_face(config: dict[str, Any]) -> TargetConfig:
+        """The shape whose `config.json` is `config`."""
+        named = {field.name: config[field.name] for field in fields(TargetConfig) if field.name in config}
+        ends = {"end_of_text_id": config["pad_token_id"], "turn_end_id": config["eos_token_id"][0]}
+        return TargetConfig(**named, **ends, rope_theta=config["rope_parameters"]["rope_theta"])
 
     def save(self, path: Path) -> None:
         """Writes the fields as JSON."""

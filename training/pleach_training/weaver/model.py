@@ -8,7 +8,7 @@ query that corrects the drafter's logits of the next depth: `logit_c = z_c + <qu
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,11 @@ class WeaverConfig:
 
     @staticmethod
     def load(path: Path) -> WeaverConfig:
-        """Reads what `save` wrote."""
-        return WeaverConfig(**json.loads(path.read_text(encoding="utf-8")))
+        """Reads what `save` wrote, or the published layout's `weaver.json`."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if "K" in found:
+            found["max_depth"] = found["K"]
+        return WeaverConfig(**{field.name: found[field.name] for field in fields(WeaverConfig) if field.name in found})
 
 
 class BiasedNorm(nn.Module):

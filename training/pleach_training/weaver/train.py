@@ -162,8 +162,9 @@ class WeaverTrainer:
 
 
 def load_weaver(folder: Path, device: str) -> Weaver | ParentScorer:
-    """The Weaver that `save_weights` wrote."""
-    model = make_scorer(WeaverConfig.load(folder / "shape.json"))
+    """The Weaver that `save_weights` wrote, or `export weaver`."""
+    run = folder / "shape.json"
+    model = make_scorer(WeaverConfig.load(run if run.exists() else folder / "weaver.json"))
     model.load_state_dict(load_file(folder / "weaver.safetensors"))
     return model.to(device)
 
