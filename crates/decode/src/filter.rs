@@ -96,7 +96,7 @@ fn cut_at_weight(kept: &mut Vec<Candidate>, goal: u64) -> bool {
     let (mut from, mut to, mut missing) = (0, kept.len(), goal);
     while to - from > 1 {
         let middle = from + (to - from) / 2;
-        kept[from..to].select_nth_unstable_by(middle - from, best_first);
+        kept[from..to].select_nth_unstable_by(middle - from, higher_first);
         let better_half = sum(&kept[from..middle]);
         if better_half >= missing {
             to = middle;
@@ -124,20 +124,20 @@ fn keep_best(row: ScaledRow<'_>, count: usize, kept: &mut Vec<Candidate>) {
         }
         kept.push(Candidate { score: row.score(logit), token });
         if kept.len() == full {
-            let (_, worst, _) = kept.select_nth_unstable_by(count - 1, best_first);
+            let (_, worst, _) = kept.select_nth_unstable_by(count - 1, higher_first);
             floor = row.logits[worst.token as usize];
             kept.truncate(count);
         }
     }
     if kept.len() > count {
-        kept.select_nth_unstable_by(count - 1, best_first);
+        kept.select_nth_unstable_by(count - 1, higher_first);
         kept.truncate(count);
     }
     kept.retain(|candidate| candidate.score > f32::NEG_INFINITY);
 }
 
 /// Higher score first, then lower id; scores are never NaN.
-fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
+fn higher_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.score.partial_cmp(&a.score).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
 }
 
@@ -177,7 +177,7 @@ mod tests {
         let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut kept = Vec::new();
         shortlist(ScaledRow { logits, highest, temperature: params.temperature }, params, &mut kept);
-        kept.sort_by(best_first);
+        kept.sort_by(higher_first);
         kept.iter().map(|candidate| candidate.token).collect()
     }
 

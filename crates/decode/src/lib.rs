@@ -44,7 +44,7 @@ mod draft;
 mod error;
 mod filter;
 mod generation;
-mod highest;
+
 mod history;
 mod log_probs;
 mod lookup;
@@ -58,6 +58,7 @@ mod sampler;
 mod stats;
 mod step;
 mod stop;
+mod top_k;
 mod tree;
 mod worth;
 
@@ -67,7 +68,7 @@ pub use cost::CostCurve;
 pub use draft::{DraftContext, Drafter, NoDraft};
 pub use error::DecodeError;
 pub use generation::{Generation, GenerationOptions};
-pub use highest::highest;
+
 pub use history::{Count, History};
 pub use log_probs::LogProbs;
 pub use lookup::Lookup;
@@ -79,6 +80,7 @@ pub use sampler::Sampler;
 pub use stats::Stats;
 pub use step::{Step, StepError, Target};
 pub use stop::StopReason;
+pub use top_k::top_k;
 pub use tree::{DraftTree, Guess, TreeBuilder, TreeRows};
 
 /// A token's number in the vocabulary.

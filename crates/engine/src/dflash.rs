@@ -158,13 +158,13 @@ impl BlockDraft {
             return weaver::grow(weaver, runner, &self.hidden, guesses, context, tree);
         }
         let logits = runner.logits()?;
+        let places = logits.chunks_exact(logits.len() / guesses);
         if let Some(selector) = runner.drafter().config().selector {
             let vocabulary = runner.drafter().config().draft_to_target.as_deref();
-            let places = logits.chunks_exact(logits.len() / guesses);
             let shortlists: Vec<_> = places.map(|logits| Shortlist::new(logits, vocabulary, selector.top_k)).collect();
             return selected::grow(runner, &shortlists, context, WIDTH, tree);
         }
-        let rows: Vec<&[f32]> = logits.chunks_exact(logits.len() / guesses).collect();
+        let rows: Vec<&[f32]> = places.collect();
         let mut sampler = context.sampler.clone();
         let place = |place: usize| candidates(runner.drafter(), rows.get(place)?, place, context, &mut sampler);
         grow(place, context, tree);

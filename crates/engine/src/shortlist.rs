@@ -1,6 +1,6 @@
 //! The tokens of one place of a block that are weighed against each other.
 
-use pleach_decode::{TokenId, highest};
+use pleach_decode::{TokenId, top_k};
 
 /// A block drafter's likeliest tokens of one place, in no order.
 #[derive(Debug, Default, PartialEq)]
@@ -12,7 +12,7 @@ pub(crate) struct Shortlist {
 impl Shortlist {
     /// The `size` highest logits, of the tokens of `vocabulary` if the drafter does not score all.
     pub(crate) fn new(logits: &[f32], vocabulary: Option<&[TokenId]>, size: usize) -> Self {
-        let places = highest(logits, size);
+        let places = top_k(logits, size);
         let token = |&(place, _): &(usize, f32)| vocabulary.map_or(place as TokenId, |tokens| tokens[place]);
         Self {
             tokens: places.iter().map(token).collect(),

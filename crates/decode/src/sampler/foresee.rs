@@ -2,7 +2,7 @@
 
 use super::{Sampler, change, penalized};
 use crate::math::exp;
-use crate::{History, Noise, TokenId, highest};
+use crate::{History, Noise, TokenId, top_k};
 
 /// Candidates of a drafter that are weighed against each other; the rest of its distribution counts as one.
 const SHORTLIST: usize = 24;
@@ -107,7 +107,7 @@ impl Sampler {
 
 /// The likeliest places with their probabilities `softmax(logits / temperature)`, likeliest first, of equals the first.
 fn likeliest(logits: &[f32], temperature: f32) -> Option<Vec<(usize, f32)>> {
-    let mut best = highest(logits, SHORTLIST);
+    let mut best = top_k(logits, SHORTLIST);
     best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let top = best.first().map(|&(_, logit)| logit).filter(|logit| logit.is_finite())?;
     let score = |logit: f32| (logit - top) / temperature;
