@@ -310,6 +310,24 @@ fn files_that_were_changed_or_cut_are_left_alone() {
     }
 }
 
+/// A device has no length and no end, and opening a pipe waits for whoever writes to it.
+#[test]
+#[cfg(unix)]
+fn what_is_no_regular_file_is_not_opened() {
+    let engine = open("tiny-qwen35", &EngineOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    fill(&engine, dir.path());
+    let [file] = &files(dir.path())[..] else { panic!("one file") };
+    let mut known = batch(&engine, &on_disk(dir.path()));
+    fs::remove_file(file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", file).unwrap();
+    // Found before and opened now, and found where the folder is looked through.
+    assert_eq!(cached(&mut known, parting(7), plain(2)), 0);
+    fs::remove_file(file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(file).status().unwrap().success());
+    assert_eq!(cached(&mut batch(&engine, &on_disk(dir.path())), parting(7), plain(2)), 0);
+}
+
 /// Gives a file wrong numbers and the right checksum; gives its bytes.
 fn spoil(file: &Path) -> Vec<u8> {
     let mut bytes = fs::read(file).unwrap();

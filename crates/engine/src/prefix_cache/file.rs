@@ -51,6 +51,8 @@ pub(super) struct Saved {
 pub(super) enum FileError {
     #[error("it cannot be read: {0}")]
     Read(#[from] io::Error),
+    #[error("it is no regular file")]
+    Irregular,
     #[error("it begins with other bytes than a kept state: it is none, or of another version")]
     Magic,
     #[error("its checksum is wrong: it was changed or cut after it was written")]

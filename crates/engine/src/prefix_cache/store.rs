@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -194,7 +194,7 @@ impl Folder {
             if path.extension().is_none_or(|extension| extension != EXTENSION) {
                 continue;
             }
-            match File::open(&path).map_err(FileError::from).and_then(file::read_header) {
+            match open(&path).and_then(|(file, _)| file::read_header(file)) {
                 Ok(header) if header.fingerprint == self.fingerprint => look(path, header),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(file = %path.display(), %error, "a kept state cannot be used"),
@@ -217,11 +217,13 @@ impl Folder {
     }
 
     fn read(&self, path: &Path) -> Result<Saved, FileError> {
-        let found = fs::metadata(path)?.len();
+        let (file, found) = open(path)?;
         if found > self.most_read {
             return Err(FileError::Length { field: "file", found, allowed: self.most_read });
         }
-        let saved = file::decode(&fs::read(path)?)?;
+        let mut bytes = Vec::with_capacity(found as usize);
+        file.take(found).read_to_end(&mut bytes)?;
+        let saved = file::decode(&bytes)?;
         if saved.header.fingerprint == self.fingerprint { Ok(saved) } else { Err(FileError::Magic) }
     }
 
@@ -396,6 +398,15 @@ fn salt(folder: &Path) -> io::Result<[u8; 32]> {
         // Whoever was first has made it.
         _ => read()?.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the file `salt` has not 32 bytes")),
     }
+}
+
+/// A file and its length. A device has neither length nor end, and opening a pipe waits for whoever writes to it.
+fn open(path: &Path) -> Result<(File, u64), FileError> {
+    let about = fs::metadata(path)?;
+    if !about.is_file() {
+        return Err(FileError::Irregular);
+    }
+    Ok((File::open(path)?, about.len()))
 }
 
 /// A folder that nobody else may read, if there is none yet: states can be turned back into the texts that they stand for.
