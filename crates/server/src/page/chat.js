@@ -179,7 +179,6 @@ function report(turn, { usage, timings }) {
   const passes = usage.spec_verify_ct;
   const { accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected } = usage.completion_tokens_details;
   // A pass gives one token and the guesses that came true.
-  const accepted = usage.completion_tokens_details?.accepted_prediction_tokens ?? 0;
   const perPass = passes > 0 ? (passes + accepted) / passes : null;
   const guesses = accepted + rejected;
   at("rate").textContent = timings.predicted_per_second > 0 ? short(timings.predicted_per_second) : "–";
