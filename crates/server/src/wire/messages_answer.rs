@@ -37,11 +37,14 @@ pub(crate) fn whole(head: &Head, answer: &Answer, totals: &Totals) -> Value {
     if !answer.reasoning.is_empty() {
         content.push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
     }
-    if !answer.content.is_empty() || answer.calls.is_empty() {
+    let reason = answer.outcome.as_ref().map_or(&Reason::Stop, |outcome| &outcome.reason);
+    // Input is an object in this protocol: there is none for half a call, which must not look like a whole one either.
+    let is_whole = |call: &&Call| *reason != Reason::Length || is_object(&call.arguments);
+    let calls: Vec<Value> = answer.calls.iter().filter(is_whole).map(tool_use).collect();
+    if !answer.content.is_empty() || calls.is_empty() {
         content.push(json!({ "type": "text", "text": answer.content }));
     }
-    content.extend(answer.calls.iter().map(tool_use));
-    let reason = answer.outcome.as_ref().map_or(&Reason::Stop, |outcome| &outcome.reason);
+    content.extend(calls);
     let (stop_reason, stop_sequence) = stop_reason(reason);
     json!({
         "id": ids::fresh("msg_"),
@@ -54,6 +57,10 @@ pub(crate) fn whole(head: &Head, answer: &Answer, totals: &Totals) -> Value {
         "usage": usage_of(totals),
         "timings": usage::timings(totals),
     })
+}
+
+fn is_object(text: &str) -> bool {
+    serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object())
 }
 
 fn tool_use(call: &Call) -> Value {

@@ -225,6 +225,29 @@ fn demanded_calls_reach_the_other_protocols() {
     assert!(serde_json::from_str::<Value>(item["arguments"].as_str().unwrap()).unwrap()["kind"].is_string());
 }
 
+/// In the Messages protocol the input of a call is an object, which half a call has not.
+#[test]
+fn calls_that_were_cut_are_left_out_of_messages() {
+    let server = TestServer::llama();
+    let schema =
+        json!({ "type": "object", "required": ["kind"], "properties": { "kind": { "enum": ["apple", "pear"] } } });
+    let body = json!({
+        "messages": [{ "role": "user", "content": "Pick one" }], "temperature": 0, "max_tokens": 200,
+        "tools": [{ "name": "pick", "input_schema": schema }], "tool_choice": { "type": "any" },
+    });
+    let whole = server.post("/v1/messages", &body).json(200)["usage"]["output_tokens"].as_u64().unwrap();
+    let mut num_cut = 0;
+    for most in 1..whole {
+        let mut cut = body.clone();
+        cut["max_tokens"] = Value::from(most);
+        let answer = server.post("/v1/messages", &cut).json(200);
+        let calls = answer["content"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_use");
+        calls.for_each(|call| assert!(call["input"]["kind"].is_string(), "{most}: {call}"));
+        num_cut += usize::from(answer["stop_reason"] == "max_tokens");
+    }
+    assert!(num_cut > 0);
+}
+
 /// A schema that cannot be enforced does not sink the request.
 #[test]
 fn one_odd_tool_does_not_spoil_the_others() {
