@@ -35,6 +35,8 @@ pub(crate) struct App {
     failed: Notify,
     /// Requests that may be prepared at the same time.
     preparing: Arc<Semaphore>,
+    /// Requests whose grammars may be compiled at the same time, apart from the others, who must not wait for that.
+    compiling: Arc<Semaphore>,
     /// Requests for vectors that may be answered at the same time: one.
     pub(crate) embedding: Arc<Semaphore>,
 }
@@ -57,6 +59,7 @@ pub(crate) struct Ready {
 impl Server {
     /// A server without a model: it answers 503 until one is there.
     pub fn new(options: ServerOptions) -> Self {
+        let at_once = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4);
         let app = App {
             options,
             metrics: Arc::new(Metrics::default()),
@@ -64,7 +67,8 @@ impl Server {
             failure: Mutex::new(None),
             failed: Notify::new(),
             embedding: Arc::new(Semaphore::new(1)),
-            preparing: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4))),
+            preparing: Arc::new(Semaphore::new(at_once)),
+            compiling: Arc::new(Semaphore::new(at_once)),
         };
         Self { app: Arc::new(app) }
     }
@@ -142,19 +146,22 @@ impl App {
         Ok(ready)
     }
 
-    /// Does work that comes before the passes of a request: parsing, rendering, encoding and grammars. For long prompts it takes
+    /// Does work that comes before the passes of a request: parsing, rendering and encoding. For long prompts it takes
     /// milliseconds, so it is not for the threads of connections, and many times the memory of its text, of which each thread
     /// keeps what it once took: few at a time.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = Arc::clone(&self.preparing).acquire_owned().await;
-        on_thread(move || {
-            let _permit = permit;
-            work()
-        })
-        .await
+        on_thread_of(&self.preparing, work).await
+    }
+
+    /// Makes a request's grammar, which may take seconds.
+    pub(crate) async fn compile<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        on_thread_of(&self.compiling, work).await
     }
 
     fn fail(&self, error: ServeError) {
@@ -211,6 +218,19 @@ fn fingerprint(engine: &Engine) -> String {
         .hash(&mut hasher);
     (info.context, info.vocab_size, &info.device, info.memory.token_bytes).hash(&mut hasher);
     format!("fp_{:016x}", hasher.finish())
+}
+
+/// Does work off the threads of connections, once one of its places is free.
+async fn on_thread_of<T: Send + 'static>(
+    places: &Arc<Semaphore>,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let permit = Arc::clone(places).acquire_owned().await;
+    on_thread(move || {
+        let _permit = permit;
+        work()
+    })
+    .await
 }
 
 /// Does work that may take long off the threads of connections. A fault in it is an error like any other.

@@ -88,6 +88,13 @@ pub(crate) struct Head {
     pub(crate) reasoning_alias: bool,
 }
 
+impl Generate {
+    /// Whether the answer must be one of a grammar.
+    fn has_grammar(&self) -> bool {
+        self.format != Format::Text || matches!(self.tool_choice, ToolChoice::Required | ToolChoice::Named(_))
+    }
+}
+
 impl Answering {
     /// Whether a text is the first of its prompt, which is the one that reads it.
     pub(crate) fn leads(&self, number: usize) -> bool {
@@ -108,18 +115,30 @@ impl Drop for Answering {
 /// # Errors
 /// Whatever is wrong with it: nothing is sent before.
 pub(crate) async fn start(app: &Arc<App>, generate: Generate, owner: CacheOwner) -> Result<Answering, ApiError> {
-    app.ready()?.scheduler.check_place(owner)?;
-    let shared = Arc::clone(app);
+    let ready = app.ready()?;
+    ready.scheduler.check_place(owner)?;
+    check(app, ready, &generate)?;
     let submitted = Instant::now();
-    app.prepare(move || prepare(&shared, generate, owner, submitted)).await
+    let shared = Arc::clone(app);
+    let (generate, grammar) = match generate.has_grammar() {
+        false => (generate, None),
+        true => app.compile(move || grammar(shared.ready()?, &generate).map(|rule| (generate, rule))).await?,
+    };
+    let shared = Arc::clone(app);
+    app.prepare(move || prepare(&shared, generate, grammar, owner, submitted)).await
 }
 
-fn prepare(app: &App, generate: Generate, owner: CacheOwner, submitted: Instant) -> Result<Answering, ApiError> {
+fn prepare(
+    app: &App,
+    generate: Generate,
+    grammar: Option<Rule>,
+    owner: CacheOwner,
+    submitted: Instant,
+) -> Result<Answering, ApiError> {
     let ready = app.ready()?;
-    check(app, ready, &generate)?;
     let prompts =
         generate.prompts.iter().map(|prompt| encode(ready, prompt, &generate)).collect::<Result<Vec<_>, _>>()?;
-    let demands = demands(ready, &generate)?;
+    let demands = demands(ready, &generate, grammar)?;
     prompts.iter().for_each(|prompt| ready.scheduler.read_ahead(owner, prompt));
     let tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     let (runs, texts): (Vec<Run>, Vec<Text>) = plan(&prompts, &generate).into_iter().unzip();
@@ -232,8 +251,7 @@ fn plan(prompts: &[Arc<EncodedPrompt>], generate: &Generate) -> Vec<(Run, Text)>
         .collect()
 }
 
-fn demands(ready: &Ready, generate: &Generate) -> Result<Option<Demands>, ApiError> {
-    let grammar = grammar(ready, generate)?;
+fn demands(ready: &Ready, generate: &Generate, grammar: Option<Rule>) -> Result<Option<Demands>, ApiError> {
     let (budget, min_tokens) = (generate.thinking.budget, generate.min_tokens);
     if grammar.is_none() && budget.is_none() && min_tokens == 0 {
         return Ok(None);

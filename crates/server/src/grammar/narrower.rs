@@ -2,21 +2,44 @@
 //!
 //! Whatever a text inside such a schema is, the schema as it was written allows it.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
+
+use super::schema::MAX_NUMBER;
 
 /// Of so many values all choices are spelled out.
 const MOST_VALUES: usize = 6;
+/// Of so many properties one is demanded: the grammar has all properties for each of them.
+const MOST_ALTERNATIVES: usize = 16;
 
-/// A schema without `uniqueItems`, and without `minProperties` beside optional properties, as far as there are schemas in their
-/// place. What has none stays as it is: the grammar engine says that it cannot be enforced.
+/// A schema without `uniqueItems`, without `minProperties` beside optional properties, and without bounds of numbers that are not
+/// exact, as far as there are schemas in their place. What has none stays as it is: the grammar engine says that it cannot be enforced.
 pub(super) fn spell(schema: Map<String, Value>) -> Map<String, Value> {
-    with_a_property(without_repeats(schema))
+    with_a_property(without_repeats(with_exact_bounds(schema)))
 }
 
-/// An object that needs a property, told by all the properties of which it may have one at least.
+/// Bounds farther away than exact numbers reach are drawn in to where they do.
+fn with_exact_bounds(mut schema: Map<String, Value>) -> Map<String, Value> {
+    for (key, farthest) in [
+        ("minimum", -MAX_NUMBER),
+        ("exclusiveMinimum", -MAX_NUMBER),
+        ("maximum", MAX_NUMBER),
+        ("exclusiveMaximum", MAX_NUMBER),
+    ] {
+        let Some(bound) = schema.get_mut(key) else { continue };
+        if bound.as_f64().is_some_and(|number| number.abs() > MAX_NUMBER && number.signum() == farthest.signum()) {
+            *bound = Value::from(farthest as i64);
+        }
+    }
+    schema
+}
+
+/// An object that needs a property, told by the first properties of which it may have one at least.
 fn with_a_property(mut schema: Map<String, Value>) -> Map<String, Value> {
     let least = bound(&schema, "minProperties", 0);
-    let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+    let required = schema.get("required").and_then(Value::as_array);
+    let required = required.map_or(0, |names| names.iter().collect::<HashSet<_>>().len());
     let properties = schema.get("properties").and_then(Value::as_object).filter(|properties| !properties.is_empty());
     let Some(properties) = properties.filter(|_| least > 0 && !schema.contains_key("maxProperties")) else {
         return schema;
@@ -24,7 +47,8 @@ fn with_a_property(mut schema: Map<String, Value>) -> Map<String, Value> {
     if required as u64 >= least {
         schema.shift_remove("minProperties");
     } else if least == 1 && !schema.contains_key("anyOf") {
-        let any: Vec<Value> = properties.keys().map(|name| json!({ "required": [name] })).collect();
+        let any: Vec<Value> =
+            properties.keys().take(MOST_ALTERNATIVES).map(|name| json!({ "required": [name] })).collect();
         schema.insert("anyOf".to_owned(), Value::Array(any));
         schema.shift_remove("minProperties");
     }
@@ -57,8 +81,10 @@ fn without_repeats(mut schema: Map<String, Value>) -> Map<String, Value> {
     schema
 }
 
+/// A count, which may be written as `1.0`. Whatever else stands there is told of by the grammar engine.
 fn bound(schema: &Map<String, Value>, key: &str, absent: u64) -> u64 {
-    schema.get(key).map_or(absent, |bound| bound.as_u64().unwrap_or(u64::MAX))
+    let whole = |bound: &Value| bound.as_f64().filter(|count| count.fract() == 0.0).map(|count| count as u64);
+    schema.get(key).map_or(absent, |bound| bound.as_u64().or_else(|| whole(bound)).unwrap_or(u64::MAX))
 }
 
 /// All lists that a list of a few values allows, but for the order of their items.
@@ -116,6 +142,23 @@ mod tests {
         );
         let schema = json!({ "type": "array", "items": { "type": "boolean" }, "uniqueItems": true, "maxItems": 1 });
         assert_eq!(spelled(schema), json!({ "enum": [[], [true], [false]] }));
+        let schema = json!({ "type": "array", "items": { "enum": ["a", "b"] }, "uniqueItems": true, "maxItems": 1.0, "minItems": 1 });
+        assert_eq!(spelled(schema), json!({ "enum": [["a"], ["b"]] }));
+    }
+
+    /// A list that must have more items than it may have stays, to be told of.
+    #[test]
+    fn a_list_of_no_length_stays() {
+        let schema =
+            json!({ "type": "array", "items": { "enum": ["a"] }, "uniqueItems": true, "maxItems": 1.0, "minItems": 3 });
+        assert_eq!(spelled(schema.clone()), schema);
+    }
+
+    #[test]
+    fn far_bounds_are_drawn_in() {
+        let schema = json!({ "minimum": i64::MIN, "maximum": 1e300, "exclusiveMaximum": 7 });
+        let exact = 9_007_199_254_740_992_i64;
+        assert_eq!(spelled(schema), json!({ "minimum": -exact, "maximum": exact, "exclusiveMaximum": 7 }));
     }
 
     #[test]
@@ -142,7 +185,13 @@ mod tests {
             spelled(json!({ "properties": properties, "required": ["b"], "minProperties": 1 })),
             json!({ "properties": properties, "required": ["b"] })
         );
-        for schema in [json!({ "minProperties": 1 }), json!({ "properties": properties, "minProperties": 2 })] {
+        let many: Map<String, Value> = (0..500).map(|n| (format!("p{n}"), json!({}))).collect();
+        assert_eq!(spelled(json!({ "properties": many, "minProperties": 1 }))["anyOf"].as_array().unwrap().len(), 16);
+        for schema in [
+            json!({ "minProperties": 1 }),
+            json!({ "properties": properties, "minProperties": 2 }),
+            json!({ "properties": properties, "required": ["a", "a"], "minProperties": 2 }),
+        ] {
             assert_eq!(spelled(schema.clone()), schema);
         }
     }
