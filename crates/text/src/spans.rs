@@ -35,6 +35,12 @@ impl ReasoningMarkers {
         Ok(markers)
     }
 
+    /// Whether one of them stands in `text`.
+    #[must_use]
+    pub fn occur_in(&self, text: &str) -> bool {
+        text.contains(&self.open) || text.contains(&self.close)
+    }
+
     /// Whether `prompt` ends inside a reasoning span: it opens one after the last that it closes.
     #[must_use]
     pub fn left_open_by(&self, prompt: &str) -> bool {

@@ -19,14 +19,15 @@ const DEFAULT_NAME: &str = "chat_template";
 const MAX_SOURCE_BYTES: usize = 64 << 10;
 /// Stack for a byte of source. What the engine compiles by recursion grows with the source: a chain of sums takes two bytes a
 /// link, and up to 18 KB of stack a link, measured without optimization.
-const STACK_BYTES_PER_SOURCE_BYTE: usize = 9 << 10;
-/// Work one rendering may do: at first, and in a second try where the first does not get by with it. The engine charges one
-/// unit for each instruction and for each 64 bytes of data made, so this also bounds memory to 64 MB. Qwen3.5's template takes
-/// 80 units a message and 120 a kilobyte: the first try is enough for a thousand messages.
-const FUEL: [u64; 2] = [100_000, 1_000_000];
+const STACK_BYTES_PER_SOURCE_BYTE: usize = 10 << 10;
+/// Work that one rendering may do at first. The engine charges one unit for each instruction and for each 64 bytes of data made.
+/// Qwen3.5's template takes 80 units a message and 120 a kilobyte: this is enough for 500 messages of a kilobyte.
+const FIRST_FUEL: u64 = 100_000;
+/// Work that a second rendering may do where the first did not get by with its own. It bounds memory to 64 MB as well.
+const MOST_FUEL: u64 = 1_000_000;
 /// Stack for a unit of fuel. A template can nest a list in itself as often as its fuel lasts, and the engine prints and frees
 /// such a list by recursion: measured, at most 430 bytes a unit.
-const STACK_BYTES_PER_UNIT: usize = 448;
+const STACK_BYTES_PER_UNIT: usize = 512;
 /// Stack for everything else.
 const STACK_BYTES: usize = 2 << 20;
 /// Macros inside macros; published templates nest three deep.
@@ -138,10 +139,11 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Whether the template writes or looks for thoughts, by the word in its source.
+    /// Whether the template writes or looks for thoughts: its source has a marker of theirs, or the switch that turns them on.
     #[must_use]
     pub fn knows_thoughts(&self) -> bool {
-        self.environment.get_template(DEFAULT_NAME).is_ok_and(|template| template.source().contains("think"))
+        let knows = |source: &str| ReasoningMarkers::default().occur_in(source) || source.contains("enable_thinking");
+        self.environment.get_template(DEFAULT_NAME).is_ok_and(|template| knows(template.source()))
     }
 
     /// What is doubtful about the template, to be shown to the user once; often nothing.
@@ -184,9 +186,8 @@ impl ChatTemplate {
             return Err(TextError::NoMessages);
         }
         let context = self.context(messages, request)?;
-        let [little, most] = FUEL;
-        let rendered = match self.render_with(little, &context)? {
-            Err(Failed { out_of_fuel: true, .. }) => self.render_with(most, &context)?,
+        let rendered = match self.render_with(FIRST_FUEL, &context)? {
+            Err(Failed { out_of_fuel: true, .. }) => self.render_with(MOST_FUEL, &context)?,
             rendered => rendered,
         };
         rendered.map_err(|failed| failed.error)

@@ -44,6 +44,16 @@ fn templates() -> HashMap<String, ChatTemplate> {
     names.iter().map(|name| ((*name).to_owned(), compile(name))).collect()
 }
 
+/// By their markers or their switch; a word that only sounds like it is none.
+#[test]
+fn templates_say_whether_they_know_thoughts() {
+    let templates = templates();
+    let knowing = ["qwen35", "qwen35-small", "qwen36", "qwen3"];
+    assert!(knowing.iter().all(|&name| templates[name].knows_thoughts()) && !templates["smollm2"].knows_thoughts());
+    let rethink = ChatTemplate::new("{# rethink this #}{{ messages }}", &SpecialTokenStrings::default()).unwrap();
+    assert!(!rethink.knows_thoughts());
+}
+
 #[test]
 fn every_case_renders_or_fails_as_recorded() {
     let (templates, cases) = (templates(), cases());

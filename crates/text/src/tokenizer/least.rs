@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tokenizers::{NormalizedString, Normalizer as _, PreTokenizerWrapper, SplitDelimiterBehavior};
+use tokenizers::{PreTokenizerWrapper, SplitDelimiterBehavior};
 
 use super::pipeline::Normalizers;
 use super::{TokenKind, TokenTable};
@@ -40,7 +40,7 @@ impl Spellings {
         while !rest.is_empty() && count < enough {
             let (block, after) = rest.split_at(block_end(rest));
             // What normalizing changes has other tokens than its bytes say.
-            if normalizers.leave(block) {
+            if normalizers.leaves_unchanged(block) {
                 count += self.in_block(table, block.as_bytes(), enough - count);
             }
             rest = after;
@@ -100,17 +100,6 @@ fn block_end(text: &str) -> usize {
     found.map(|(end, _)| end).filter(|&end| end > 0).unwrap_or_else(|| {
         text.char_indices().skip(1).find(|&(_, character)| stands_alone(character)).map_or(text.len(), |(end, _)| end)
     })
-}
-
-impl Normalizers {
-    /// Whether these characters are known to stay as they are. Many at once are not looked at: that takes 20 times their memory.
-    pub(super) fn leave(&self, text: &str) -> bool {
-        if self.0.is_empty() || text.len() > 4 * BLOCK_BYTES {
-            return self.0.is_empty();
-        }
-        let mut normalized = NormalizedString::from(text);
-        self.normalize(&mut normalized).is_ok() && normalized.get() == text
-    }
 }
 
 /// Whether a pre-tokenizer neither drops characters nor adds any.
