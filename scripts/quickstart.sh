@@ -7,5 +7,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 echo "building pleach: some minutes the first time, half an hour on a slow or busy machine" >&2
-cargo build --release --package pleach-cli
-exec "${CARGO_TARGET_DIR:-target}/release/pleach" -m "${1:-Write a python function to merge two sorted lists}" "${@:2}"
+exec cargo run --release --package pleach-cli -- -m "${1:-Write a python function to merge two sorted lists}" "${@:2}"

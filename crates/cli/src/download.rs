@@ -3,7 +3,7 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use indicatif::ProgressBar;
-use pleach_hub::{Hub, HubError, ModelId, PlannedFile, PullEvent, Pulled};
+use pleach_hub::{Check, Hub, ModelId, PlannedFile, PullEvent, Pulled};
 
 use crate::error::CliError;
 use crate::footer;
@@ -38,16 +38,8 @@ impl<'a> Download<'a> {
     }
 
     /// Downloads, and takes the bar away.
-    pub(crate) fn run(&self, hub: &Hub) -> Result<Pulled, CliError> {
-        self.finish(hub.pull(self.id, &|event| self.event(&event)))
-    }
-
-    /// The same, and hashes what is there already.
-    pub(crate) fn run_verified(&self, hub: &Hub) -> Result<Pulled, CliError> {
-        self.finish(hub.pull_verified(self.id, &|event| self.event(&event)))
-    }
-
-    fn finish(&self, result: Result<Pulled, HubError>) -> Result<Pulled, CliError> {
+    pub(crate) fn run(&self, hub: &Hub, check: Check) -> Result<Pulled, CliError> {
+        let result = hub.pull(self.id, check, &|event| self.event(&event));
         if let Some(bar) = self.bar.get() {
             bar.finish_and_clear();
         }

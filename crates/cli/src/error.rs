@@ -363,7 +363,10 @@ impl CliError {
                 "`--api-key-file` takes a text file with a key a line"
             }
             Self::Serve(ServeError::Bind { .. }) => "another program may listen there: `--port` takes another port",
-            Self::Write(_) | Self::Interrupt(_) | Self::Signals(_) | Self::Serve(_) | Self::Thread(_) => return None,
+            Self::Thread(_) => {
+                "end other programs, or raise the limits of processes and addresses that `ulimit -u` and `ulimit -v` show"
+            }
+            Self::Write(_) | Self::Interrupt(_) | Self::Signals(_) | Self::Serve(_) => return None,
         };
         Some(hint.to_owned())
     }
@@ -389,6 +392,9 @@ fn engine_hint(error: &EngineError) -> Option<String> {
         }
         // Some files are good, and of another kind.
         EngineError::Checkpoint { .. } if error.hint().is_some() => return error.hint(),
+        EngineError::NoSuchModel { model } if model.starts_with('~') => {
+            "shells expand `~`, files do not: give the whole path"
+        }
         EngineError::NoSuchModel { .. } => "a model is a folder, a `.gguf` file, or `org/name` of the Hugging Face hub",
         EngineError::Checkpoint { .. } | EngineError::Tokenizer { .. } | EngineError::Vocabulary { .. } => {
             "docs/formats.md lists what opens; if this should, check that the download is complete"

@@ -1,4 +1,4 @@
-//! Ctrl-C, and the signal of files that may not grow.
+//! Ctrl-C.
 
 use std::io::{self, IsTerminal as _};
 use std::process;
@@ -9,18 +9,6 @@ use pleach_engine::CancelToken;
 use crate::error::{CliError, INTERRUPTED};
 use crate::keyboard::{Keyboard, Silence};
 use crate::progress::{CLEAR, print};
-
-/// A file that reaches the limit of `ulimit -f` gives an error from now on, where the signal would end the process.
-#[cfg(unix)]
-pub(crate) fn outlive_full_files() -> Result<(), CliError> {
-    let nobody_asks = Arc::default();
-    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, nobody_asks).map(drop).map_err(CliError::Signals)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn outlive_full_files() -> Result<(), CliError> {
-    Ok(())
-}
 
 /// What Ctrl-C does: it stops the work that can be stopped, and ends the process where there is none, as while a model
 /// loads, and where it was pressed before.

@@ -1,4 +1,4 @@
-//! The object that `--json` prints. `docs/cli.md` describes its fields.
+//! What `--json` prints for an answer. `docs/cli.md` describes the fields.
 
 use std::time::Duration;
 
@@ -36,6 +36,24 @@ pub(crate) struct Object {
     energy: Option<Energy>,
     energy_unavailable: Option<String>,
     memory: Memory,
+}
+
+/// One line of `chat --json`. `docs/cli.md` describes the fields; new kinds and new fields may come.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(crate) enum Line<'a> {
+    /// The model is open; questions may come.
+    Ready { model: Model },
+    /// A piece of a thought.
+    Reasoning { text: &'a str },
+    /// A piece of an answer.
+    Text { text: &'a str },
+    /// The end of an answer, with everything that `run --json` prints.
+    Answer(Box<Object>),
+    /// What a command says, or a warning.
+    Note { text: &'a str },
+    /// A question or a command that failed.
+    Error { message: String, causes: Vec<String>, hint: Option<String> },
 }
 
 /// What answered.

@@ -1,5 +1,6 @@
 //! The `pleach` command line: arguments to requests, events to text, and a footer that says what it took.
 
+mod answer;
 mod args;
 mod commands;
 mod description;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> ExitCode {
-    let done = interrupt::outlive_full_files().and_then(|()| args::parse()).and_then(commands::execute);
+    let done = output::outlive_full_files().and_then(|()| args::parse()).and_then(commands::execute);
     match done {
         Ok(end) => end.exit_code(),
         Err(error) => error.report(),

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use pleach_engine::{EngineError, EngineOptions, Environment, Located, local_models, locate};
-use pleach_hub::{Hub, HubError, HubOptions, ModelId};
+use pleach_hub::{Check, Hub, HubError, HubOptions, ModelId};
 
 use crate::args::{ModelFlags, NetworkFlags};
 use crate::download::Download;
@@ -46,7 +46,9 @@ impl Finder {
         };
         let hub = self.hub()?;
         let resolved = match hub.cached(&id) {
-            Err(_) if !hub.options().offline => Download::start(&id, progress).run(&hub).map(|pulled| pulled.model),
+            Err(_) if !hub.options().offline => {
+                Download::start(&id, progress).run(&hub, Check::Size).map(|pulled| pulled.model)
+            }
             cached => cached.map_err(CliError::Hub),
         };
         let resolved = resolved.map_err(|error| self.with_close_name(error, model))?;

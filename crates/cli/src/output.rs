@@ -32,6 +32,18 @@ pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
     print_line(&text)
 }
 
+/// A file that reaches the limit of `ulimit -f` gives an error from now on, where the signal would end the process.
+#[cfg(unix)]
+pub(crate) fn outlive_full_files() -> Result<(), CliError> {
+    let nobody_asks = std::sync::Arc::default();
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, nobody_asks).map(drop).map_err(CliError::Signals)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn outlive_full_files() -> Result<(), CliError> {
+    Ok(())
+}
+
 /// A line on standard error. That it cannot be written is no reason to fail: what was asked for was done.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", one_line(line));

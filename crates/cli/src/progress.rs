@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pleach_engine::{Event, LoadProgress};
 
 use crate::output::one_line;
+use crate::render::Thoughts;
 use crate::style::{Style, stderr_columns};
 
 /// The line. It shows on terminals only.
@@ -98,12 +99,15 @@ impl Progress {
         self.bar.get_or_insert_with(begin).set_position(done_bytes);
     }
 
-    /// Shows how much of the prompt is read, until something is written.
-    pub(crate) fn event(&mut self, event: &Event) {
+    /// Shows how much of the prompt is read, and that thoughts come which do not show, until something is written.
+    pub(crate) fn event(&mut self, event: &Event, thoughts: Thoughts) {
         match event {
             Event::Prefill(prefill) if prefill.done < prefill.total => {
                 self.show(&format!("reading the prompt: {} of {} tokens", prefill.done, prefill.total));
             }
+            Event::Reasoning(_) if thoughts == Thoughts::Hidden => self.show("thinking"),
+            // Tokens of a thought that is left out change nothing that is seen.
+            Event::Token(_) => {}
             _ => self.clear(),
         }
     }

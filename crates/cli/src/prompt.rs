@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};
 use std::path::Path;
 
-use pleach_engine::{ChatRequest, Content, Message, Prompt, Role};
+use pleach_engine::{ChatRequest, Content, Message, Part, Prompt, Role};
 use serde::de::Error as _;
 use serde_json::Value;
 
@@ -86,12 +86,30 @@ fn messages(file: &Path) -> Result<Vec<Message>, CliError> {
         (what.clone(), read_text(file, &what)?)
     };
     let messages = parse_messages(&text, what.clone())?;
-    if messages.is_empty() { Err(CliError::NoMessages { what }) } else { Ok(messages) }
+    if messages.is_empty() {
+        return Err(CliError::NoMessages { what });
+    }
+    // Answers that only call tools have no text, but who asks nothing has most likely misspelled the field.
+    match messages.iter().position(|message| message.role == Role::User && is_silent(&message.content)) {
+        Some(place) => {
+            let reason = format!("message {} is of the user and has no text in `content`", place + 1);
+            Err(CliError::Messages { what, source: serde_json::Error::custom(reason) })
+        }
+        None => Ok(messages),
+    }
+}
+
+/// Whether there is neither a text nor a part of another kind.
+fn is_silent(content: &Content) -> bool {
+    match content {
+        Content::Text(text) => text.is_empty(),
+        Content::Parts(parts) => parts.iter().all(|part| matches!(part, Part::Text(text) if text.is_empty())),
+    }
 }
 
 /// Reads a JSON list of messages. JSON of another kind is named in words that are not the parser's.
 pub(crate) fn parse_messages(text: &str, what: String) -> Result<Vec<Message>, CliError> {
-    let messages: Vec<Message> = serde_json::from_str(text).map_err(|source| {
+    serde_json::from_str(text).map_err(|source| {
         let kind = match serde_json::from_str(text) {
             Ok(Value::Object(_)) => "an object",
             Ok(Value::String(_)) => "a string",
@@ -101,16 +119,7 @@ pub(crate) fn parse_messages(text: &str, what: String) -> Result<Vec<Message>, C
             Ok(Value::Array(_)) | Err(_) => return CliError::Messages { what: what.clone(), source },
         };
         CliError::Messages { what: what.clone(), source: serde_json::Error::custom(format!("it is {kind}")) }
-    })?;
-    // Answers that only call tools have no text, but who asks nothing has most likely misspelled the field.
-    let is_silent = |message: &Message| message.role == Role::User && message.content == Content::default();
-    match messages.iter().position(is_silent) {
-        Some(place) => {
-            let reason = format!("message {} is of the user and has no `content`", place + 1);
-            Err(CliError::Messages { what, source: serde_json::Error::custom(reason) })
-        }
-        None => Ok(messages),
-    }
+    })
 }
 
 /// Standard input, if it was asked for or something is piped into it. A terminal is read only when asked for, and so is

@@ -49,6 +49,10 @@ impl<W: Write> AnswerWriter<W> {
         Self { out, style, thoughts, markdown, wrap, part, at_line_start: true }
     }
 
+    pub(crate) fn thoughts(&self) -> Thoughts {
+        self.thoughts
+    }
+
     /// Writes what an event adds, and sees to it that it shows at once.
     pub(crate) fn event(&mut self, event: &Event) -> io::Result<()> {
         match event {

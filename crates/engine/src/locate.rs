@@ -23,6 +23,8 @@ pub struct Located {
 pub struct Environment {
     /// The running program.
     pub executable: Option<PathBuf>,
+    /// The checkout that the program was built in.
+    pub checkout: Option<PathBuf>,
     /// The user's own folder, `HOME`.
     pub home: Option<PathBuf>,
     /// `XDG_CACHE_HOME`.
@@ -35,6 +37,7 @@ impl Environment {
         let path = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         Self {
             executable: env::current_exe().and_then(fs::canonicalize).ok(),
+            checkout: Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned),
             home: path("HOME").or_else(|| path("USERPROFILE")),
             cache_home: path("XDG_CACHE_HOME"),
         }
@@ -43,16 +46,14 @@ impl Environment {
     /// Folders that may hold a default model, in the order of the search: beside the program, in the checkout that it
     /// was built in, in its installation, in the user's cache.
     pub fn model_dirs(&self) -> Vec<PathBuf> {
-        let mut dirs = Vec::new();
-        if let Some(executable) = &self.executable {
-            dirs.extend(executable.parent().map(|dir| dir.join("models")));
-            let target = executable.ancestors().find(|dir| dir.file_name() == Some(OsStr::new("target")));
-            dirs.extend(target.and_then(Path::parent).map(|checkout| checkout.join("models")));
-            let prefix = executable.parent().and_then(Path::parent);
-            dirs.extend(prefix.map(|prefix| prefix.join("share/pleach/models")));
-        }
-        dirs.extend(self.user_cache().map(|cache| cache.join("pleach/models")));
-        dirs
+        let bin = self.executable.as_deref().and_then(Path::parent);
+        let dirs = [
+            bin.map(|bin| bin.join("models")),
+            self.checkout.as_ref().map(|checkout| checkout.join("models")),
+            bin.and_then(Path::parent).map(|prefix| prefix.join("share/pleach/models")),
+            self.user_cache().map(|cache| cache.join("pleach/models")),
+        ];
+        dirs.into_iter().flatten().collect()
     }
 
     fn user_cache(&self) -> Option<PathBuf> {
@@ -170,6 +171,7 @@ mod tests {
     fn environment(root: &TempDir) -> Environment {
         Environment {
             executable: Some(root.path().join("checkout/target/debug/pleach")),
+            checkout: Some(root.path().join("checkout")),
             home: Some(root.path().join("home")),
             ..Environment::default()
         }

@@ -146,21 +146,21 @@ fn endpoint(text: &str) -> Result<String, HubError> {
     match host {
         Some(host) if !host.is_empty() && !host.starts_with('/') && is_plain => Ok(address.to_owned()),
         _ => {
-            let allowed = "an address such as `https://huggingface.co`";
-            Err(HubError::BadVariable { name: "HF_ENDPOINT", found: text.to_owned(), allowed })
+            let (allowed, unset) = ("an address such as `https://huggingface.co`", "the public hub");
+            Err(HubError::BadVariable { name: "HF_ENDPOINT", found: text.to_owned(), allowed, unset })
         }
     }
 }
 
-/// The values that Hugging Face's tools take for on, and their opposites. They take everything else for off as well: who
+/// The values that Hugging Face's tools take for on, their first letters, and the opposites. Those tools take everything else for off as well: who
 /// mistypes a switch that keeps from the network would be on it.
 fn switch(name: &'static str, value: String) -> Result<bool, HubError> {
     match value.to_ascii_lowercase().as_str() {
-        "1" | "true" | "yes" | "on" => Ok(true),
-        "0" | "false" | "no" | "off" => Ok(false),
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
+        "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
         _ => {
             let allowed = "`1`, `true`, `yes` or `on`, or else `0`, `false`, `no`, `off` or empty";
-            Err(HubError::BadVariable { name, found: value, allowed })
+            Err(HubError::BadVariable { name, found: value, allowed, unset: "`off`" })
         }
     }
 }
@@ -220,7 +220,8 @@ mod tests {
     #[test]
     fn offline_is_a_switch() {
         let offline = |value| options(&[("HOME", "h"), ("HF_HUB_OFFLINE", value)]).unwrap().offline;
-        assert!(offline("1") && offline("true") && !offline("0") && !offline("no"));
+        assert!(["1", "true", "T", "Yes", "y", "on"].into_iter().all(offline));
+        assert!(!["0", "False", "f", "no", "N", "off"].into_iter().any(offline));
         let error = options(&[("HOME", "h"), ("HF_HUB_OFFLINE", "zz")]).unwrap_err();
         let message = "`HF_HUB_OFFLINE` is `zz`, but must be `1`, `true`, `yes` or `on`, or else `0`, `false`, `no`, `off` or \
                        empty";

@@ -29,6 +29,8 @@ pub enum HubError {
         found: String,
         /// What it may be, to be read after "must be".
         allowed: &'static str,
+        /// What leaving it out stands for.
+        unset: &'static str,
     },
     /// The cache cannot be where it should be.
     #[error("models of the hub cannot be kept in `{cache}`: `{file}` is no folder")]
@@ -239,7 +241,7 @@ impl HubError {
         let hint = match self {
             Self::BadId { .. } => "a model of the hub is called `owner/name`, as in `Qwen/Qwen3-0.6B`",
             Self::NoCache | Self::NoFolder { .. } => "set HF_HUB_CACHE to a folder for models",
-            Self::BadVariable { name, .. } => return Some(format!("leave {name} out for what is usual")),
+            Self::BadVariable { name, unset, .. } => return Some(format!("leave {name} out for {unset}")),
             Self::BadToken { .. } => "copy the token again, or leave it out: most models need none",
             Self::Offline { .. } => "`pleach pull` fetches it when the network may be used",
             Self::NotCached { .. } => "`pleach list` shows what is there",

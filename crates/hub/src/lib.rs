@@ -45,3 +45,4 @@ pub use list::{CachedFile, CachedModel, CachedSnapshot};
 pub use pull::{Hub, PlannedFile, PullEvent, Pulled, RemoteModel, Resolved};
 pub use remove::Removed;
 pub use repo_path::RepoPath;
+pub use transfer::Check;

@@ -13,8 +13,8 @@ use crate::cache::{Repository, create_dir, files_below};
 use crate::client::{Client, Listing, RemoteFile};
 use crate::digest::FileHash;
 use crate::select::{Selection, is_whole, select};
-use crate::transfer::{Attempts, Check, Transfer};
-use crate::{Cache, HubError, HubOptions, ModelId, RepoPath};
+use crate::transfer::{Attempts, Transfer};
+use crate::{Cache, Check, HubError, HubOptions, ModelId, RepoPath};
 
 /// A hub and its local cache.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Hub {
     /// As [`cached`](Self::cached) and [`pull`](Self::pull).
     pub fn resolve(&self, id: &ModelId, events: &(dyn Fn(PullEvent<'_>) + Sync)) -> Result<Resolved, HubError> {
         match self.cached(id) {
-            Err(_) if !self.options.offline => Ok(self.pull(id, events)?.model),
+            Err(_) if !self.options.offline => Ok(self.pull(id, Check::Size, events)?.model),
             cached => cached,
         }
     }
@@ -182,24 +182,17 @@ impl Hub {
 
     /// Brings the model's files into the cache, as the hub has them now.
     ///
-    /// Files that are there stay; what an earlier download left unfinished is continued. `events` is called from several
+    /// Files that are there and pass the check stay; what an earlier download left unfinished is continued. `events` is called from several
     /// threads.
     ///
     /// # Errors
     /// Whatever keeps one file from coming; what has come is kept, and the model stays as it was before.
-    pub fn pull(&self, id: &ModelId, events: &(dyn Fn(PullEvent<'_>) + Sync)) -> Result<Pulled, HubError> {
-        self.fetch(id, Check::Size, events)
-    }
-
-    /// The same, and hashes what is there already; files that are not right are fetched again.
-    ///
-    /// # Errors
-    /// As [`pull`](Self::pull).
-    pub fn pull_verified(&self, id: &ModelId, events: &(dyn Fn(PullEvent<'_>) + Sync)) -> Result<Pulled, HubError> {
-        self.fetch(id, Check::Bytes, events)
-    }
-
-    fn fetch(&self, id: &ModelId, check: Check, events: &(dyn Fn(PullEvent<'_>) + Sync)) -> Result<Pulled, HubError> {
+    pub fn pull(
+        &self,
+        id: &ModelId,
+        check: Check,
+        events: &(dyn Fn(PullEvent<'_>) + Sync),
+    ) -> Result<Pulled, HubError> {
         let plan = Plan::new(id, self.listing(id, events)?)?;
         let repository = self.cache.repository(&id.repo);
         create_dir(repository.root())?;

@@ -31,9 +31,9 @@ pub(crate) struct Transfer<'a> {
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// What is done with blobs that are there already.
+/// How files that are in the cache already are looked at before they stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Check {
+pub enum Check {
     /// Their sizes are compared: they were verified when they came.
     Size,
     /// Their bytes are hashed again.

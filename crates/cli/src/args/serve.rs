@@ -21,8 +21,8 @@ docs/server.md lists routes and fields.";
 
 /// Answer over HTTP: chat completions, completions, responses, messages, embeddings.
 ///
-/// Its address, opened in a browser, is a page to talk with the model.
-/// It listens on this machine alone unless told otherwise, and asks for a key then. Ctrl-C lets running requests finish; a
+/// The server listens on this machine alone unless told otherwise, and asks for a key then. Its address, opened in a browser,
+/// is a page to talk with the model. Ctrl-C lets running requests finish; a
 /// second Ctrl-C does not.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

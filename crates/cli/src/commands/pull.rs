@@ -1,6 +1,6 @@
 //! `pleach pull`: models from the hub into its local cache.
 
-use pleach_hub::{ModelId, Pulled};
+use pleach_hub::{Check, ModelId, Pulled};
 use serde_json::json;
 
 use crate::args::PullArgs;
@@ -22,7 +22,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<End, CliError> {
     for id in &ids {
         let mut progress = Progress::new(Style::of_stderr(), args.quiet);
         let download = Download::start(id, &mut progress);
-        let pulled = if args.verify { download.run_verified(&hub) } else { download.run(&hub) }?;
+        let pulled = download.run(&hub, if args.verify { Check::Bytes } else { Check::Size })?;
         if !args.quiet {
             say(&summary(id, &pulled));
         }

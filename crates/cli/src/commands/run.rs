@@ -1,10 +1,10 @@
 //! `pleach run`: one prompt, one answer.
 
 use std::fmt;
-use std::io::{self, StdoutLock};
 
-use pleach_engine::{CancelToken, EnergyMeter, Event, FinishReason, Finished, Generation, Prompt, Request, Settings};
+use pleach_engine::{CancelToken, EnergyMeter, FinishReason, Finished, Prompt, Request, Settings};
 
+use crate::answer::Pieces;
 use crate::args::{GenerateFlags, OutputFlags};
 use crate::error::{CliError, End};
 use crate::footer::{self, aligned};
@@ -12,19 +12,10 @@ use crate::interrupt::Interrupts;
 use crate::json::Collector;
 use crate::loaded::Loaded;
 use crate::measure::{Measured, Meter};
-use crate::output::{print_json, say, say_dim};
+use crate::output::{say, say_dim};
 use crate::progress::Progress;
 use crate::prompt::{self, Named};
-use crate::render::AnswerWriter;
 use crate::style::Style;
-
-/// Where an answer goes.
-enum Output {
-    /// To people, as it comes.
-    Stream(AnswerWriter<StdoutLock<'static>>),
-    /// To a program, once it is complete.
-    Json(Collector),
-}
 
 /// Answers one prompt. `arguments` are those without a flag.
 pub(crate) fn run(arguments: (Option<String>, Option<String>), mut flags: GenerateFlags) -> Result<End, CliError> {
@@ -67,75 +58,20 @@ fn answer(
     progress: &mut Progress,
 ) -> Result<Measured, CliError> {
     let mut session = loaded.engine.session().map_err(CliError::from_engine)?;
-    let mut meter = Meter::start(EnergyMeter::open());
+    let meter = Meter::start(EnergyMeter::open());
     let mut generation =
         session.generate(request).map_err(|error| CliError::from_model(error, loaded.engine.info()))?;
     if !flags.quiet {
         generation.notes().iter().for_each(|note| complain(note));
     }
-    let prompt_ids = if flags.json { generation.prompt_tokens().to_vec() } else { Vec::new() };
-
-    let mut output = Output::new(flags, prompt_ids);
-    let finished = follow(&mut generation, &mut output, &mut meter, progress);
-    progress.clear();
-    output.end_line()?;
-    let measured = Measured::new(finished?, loaded.load, meter);
-    output.finish(loaded, &measured)?;
+    let pieces = if flags.json {
+        Pieces::Object(Collector::new(generation.prompt_tokens().to_vec(), flags.logprobs.is_some()))
+    } else {
+        Pieces::text(flags.thoughts())
+    };
+    let measured = pieces.follow(&mut generation, meter, progress, loaded)?;
     report(flags, request, &measured);
     Ok(measured)
-}
-
-/// Hands every event to those who want to know, until the last.
-fn follow(
-    generation: &mut Generation<'_>,
-    output: &mut Output,
-    meter: &mut Meter,
-    progress: &mut Progress,
-) -> Result<Finished, CliError> {
-    for event in generation {
-        let event = event.map_err(CliError::from_engine)?;
-        meter.event(&event);
-        progress.event(&event);
-        if let Event::Finished(finished) = event {
-            return Ok(finished);
-        }
-        output.event(event)?;
-    }
-    unreachable!("the last event of a request is that it finished, or an error")
-}
-
-impl Output {
-    fn new(flags: &OutputFlags, prompt_ids: Vec<u32>) -> Self {
-        if flags.json {
-            Self::Json(Collector::new(prompt_ids, flags.logprobs.is_some()))
-        } else {
-            Self::Stream(AnswerWriter::new(io::stdout().lock(), Style::of_stdout(), flags.thoughts()))
-        }
-    }
-
-    fn event(&mut self, event: Event) -> Result<(), CliError> {
-        match self {
-            Self::Stream(writer) => writer.event(&event).map_err(CliError::Write),
-            Self::Json(collector) => {
-                collector.event(event);
-                Ok(())
-            }
-        }
-    }
-
-    /// Sees to it that what follows on standard error starts a line, also after a failure.
-    fn end_line(&mut self) -> Result<(), CliError> {
-        match self {
-            Self::Stream(writer) => writer.finish().map_err(CliError::Write),
-            Self::Json(_) => Ok(()),
-        }
-    }
-
-    fn finish(self, loaded: &Loaded, measured: &Measured) -> Result<(), CliError> {
-        let Self::Json(collector) = self else { return Ok(()) };
-        let object = collector.object(&loaded.engine, &loaded.located, measured);
-        print_json(&object)
-    }
 }
 
 /// Says what was opened and what is doubtful about it, if asked to.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process;
 
 use pleach_engine::{Engine, PrefixCacheOptions};
-use pleach_server::{ServeError, Server, ServerOptions, read_api_keys};
+use pleach_server::{Server, ServerOptions, read_api_keys};
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
@@ -30,8 +30,8 @@ pub(crate) fn serve(mut args: ServeArgs) -> Result<End, CliError> {
     runtime.block_on(async {
         let address = SocketAddr::new(args.access.host, args.access.port);
         let listener = server.bind(address).await?;
-        let address = listener.local_addr().map_err(|source| ServeError::Bind { address, source })?;
-        announce(address, args.access.api_key_file.is_some());
+        // The system chose the port where none was asked for.
+        announce(listener.local_addr().unwrap_or(address), args.access.api_key_file.is_some());
         // A bar would stand in the way of the log.
         if Style::of_stderr().terminal {
             say_dim(&format!("loading {}", located.name));
@@ -85,8 +85,7 @@ fn start_log(form: LogForm) {
 fn announce(address: SocketAddr, asks_for_key: bool) {
     let rule = if asks_for_key { "a key is needed" } else { "this machine only, no key needed" };
     // Nobody may be there to read it.
-    let _ =
-        writeln!(io::stdout(), "listening on http://{address} ({rule}); its page for browsers is http://{address}/");
+    let _ = writeln!(io::stdout(), "listening on http://{address} ({rule}); browsers find a page to chat there");
 }
 
 /// Waits for Ctrl-C or SIGTERM. The second one ends the process at once.

@@ -1,8 +1,6 @@
 //! `pleach chat` on a terminal, key by key, and in a pipe.
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -137,14 +135,7 @@ fn neither_half_a_paste_nor_what_the_terminal_says_is_in_the_way() {
     let mut terminal = chat(&[], &home);
     terminal.keys("\x1b[?62;1;6c\x1b]11;rgb:0000/1111/2222\x07\x1b[1;2;3;4R\x1b[200~half of a paste");
     // Pressed at once it counts as a part of the paste; nobody is that fast.
-    let told = |terminal: &Terminal| terminal.text().contains("Ctrl-C once more leaves");
-    while !told(&terminal) {
-        terminal.keys(CTRL_C);
-        let soon = Instant::now() + Duration::from_secs(2);
-        while !told(&terminal) && Instant::now() < soon {
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
+    terminal.press_until(CTRL_C, "Ctrl-C once more leaves");
     terminal.keys("/undo\r");
     terminal.see("there is nothing to take back");
     terminal.see_prompt();

@@ -106,11 +106,30 @@ impl Terminal {
     }
 
     pub(crate) fn wait(&self, what: &str, is_there: impl Fn(&str) -> bool) {
+        assert!(self.shows_within(PATIENCE, is_there), "{what} does not show in\n{}", self.text());
+    }
+
+    /// Presses keys again and again until a text shows, with a pause in which it may.
+    pub(crate) fn press_until(&mut self, keys: &str, text: &str) {
+        let started = Instant::now();
+        loop {
+            self.keys(keys);
+            if self.shows_within(Duration::from_secs(2), |screen| screen.contains(text)) {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "`{text}` does not show in\n{}", self.text());
+        }
+    }
+
+    fn shows_within(&self, patience: Duration, is_there: impl Fn(&str) -> bool) -> bool {
         let started = Instant::now();
         while !is_there(&self.text()) {
-            assert!(started.elapsed() < PATIENCE, "{what} does not show in\n{}", self.text());
+            if started.elapsed() > patience {
+                return false;
+            }
             thread::sleep(Duration::from_millis(5));
         }
+        true
     }
 
     /// The text of the screen.

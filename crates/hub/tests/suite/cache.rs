@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use pleach_hub::HubError;
+use pleach_hub::{Check, HubError};
 
 use crate::fake_hub::{COMMIT, FakeFile, FakeHub, MODEL};
 use crate::support::{Setup, id, model};
@@ -91,7 +91,7 @@ fn one_file_goes_and_the_others_stay() {
         FakeHub::new(vec![FakeFile::large("b-Q4_0.gguf", vec![4; 100]), FakeFile::large("b-Q8_0.gguf", vec![8; 200])]);
     let setup = Setup::new(&fake);
     for name in ["org/model:Q4_0", "org/model:Q8_0"] {
-        setup.hub.pull(&id(name), &|_| {}).unwrap();
+        setup.hub.pull(&id(name), Check::Size, &|_| {}).unwrap();
     }
     let listed: Vec<_> = setup.hub.cache().list()[0].ready(&setup.hub);
     let names: Vec<_> = listed.iter().map(|(id, size)| (id.to_string(), *size)).collect();

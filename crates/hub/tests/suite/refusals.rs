@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use pleach_hub::{HubError, Token};
+use pleach_hub::{Check, HubError, Token};
 use serde_json::{Value, json};
 
 use crate::fake_hub::{FakeFile, FakeHub, MODEL, Reply};
@@ -122,7 +122,7 @@ fn a_renamed_model_is_followed() {
         },
     });
     let setup = Setup::new(&fake);
-    let pulled = setup.hub.pull(&id("old/name"), &|_| {}).unwrap();
+    let pulled = setup.hub.pull(&id("old/name"), Check::Size, &|_| {}).unwrap();
     assert_eq!(pulled.files, 3);
     assert!(pulled.model.path.starts_with(setup.cache.path().join("models--old--name")));
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pleach_hub::{Hub, HubError, HubOptions, ModelId, PullEvent, Pulled, Retry};
+use pleach_hub::{Check, Hub, HubError, HubOptions, ModelId, PullEvent, Pulled, Retry};
 use tempfile::TempDir;
 
 use crate::fake_hub::{COMMIT, FakeFile, FakeHub, MODEL};
@@ -48,13 +48,13 @@ impl Setup {
     }
 
     pub(crate) fn pull(&self) -> Result<Pulled, HubError> {
-        self.hub.pull(&id(MODEL), &|_| {})
+        self.hub.pull(&id(MODEL), Check::Size, &|_| {})
     }
 
     /// The same, with the failures that were tried again.
     pub(crate) fn pull_with_retries(&self) -> (Result<Pulled, HubError>, Vec<String>) {
         let retries = std::sync::Mutex::new(Vec::new());
-        let result = self.hub.pull(&id(MODEL), &|event| {
+        let result = self.hub.pull(&id(MODEL), Check::Size, &|event| {
             if let PullEvent::Retrying { what, error, pause } = event {
                 retries.lock().unwrap().push(format!("{what}: {error} ({} ms)", pause.as_millis()));
             }

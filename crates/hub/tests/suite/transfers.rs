@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use pleach_hub::{Hub, HubError, Token};
+use pleach_hub::{Check, Hub, HubError, Token};
 
 use crate::fake_hub::{Asked, COMMIT, FakeFile, FakeHub, MODEL, Reply};
 use crate::support::{Setup, id, model, weights};
@@ -255,7 +255,7 @@ fn a_damaged_blob_is_found_when_asked_for() {
     fs::write(setup.incomplete().with_extension(""), damaged).unwrap();
     setup.pull().unwrap();
     assert_eq!(fake.file_requests(), 3);
-    setup.hub.pull_verified(&id(MODEL), &|_| {}).unwrap();
+    setup.hub.pull(&id(MODEL), Check::Bytes, &|_| {}).unwrap();
     setup.assert_whole();
     assert_eq!(fake.file_requests(), 4);
 }
@@ -294,7 +294,7 @@ fn two_downloads_of_one_model_share_the_work() {
         let events = |event: pleach_hub::PullEvent<'_>| {
             *waited.lock().unwrap() |= matches!(event, pleach_hub::PullEvent::Waiting { .. });
         };
-        other.pull(&id(MODEL), &events).unwrap();
+        other.pull(&id(MODEL), Check::Size, &events).unwrap();
         first.join().unwrap().unwrap();
     });
     setup.assert_whole();

@@ -14,7 +14,7 @@ use crate::output::{print_json, print_text};
 use crate::table::Table;
 
 /// What is measured of one model with one set of options.
-pub(super) trait Run: Sized {
+pub(super) trait Reported: Sized {
     /// For people.
     fn text(&self, form: ReportForm) -> String;
 
@@ -29,7 +29,7 @@ pub(super) struct Report<R> {
     runs: Vec<R>,
 }
 
-impl<R: Run> Report<R> {
+impl<R: Reported> Report<R> {
     pub(super) fn new(form: ReportForm) -> Self {
         Self { form, runs: Vec::new() }
     }
@@ -52,7 +52,7 @@ impl<R: Run> Report<R> {
     }
 }
 
-impl Run for Measured {
+impl Reported for Measured {
     fn text(&self, form: ReportForm) -> String {
         text(self, form)
     }
@@ -73,11 +73,8 @@ fn text(run: &Measured, form: ReportForm) -> String {
     };
     let render = |table: &Table| if markdown { table.markdown() } else { table.text() };
     let mut text: String = facts.iter().map(fact).collect();
-    let speeds = render(&speeds(run));
-    text += &format!("\n{speeds}");
-    if speeds.contains(ABOVE) {
-        text += &format!("\n{ABOVE_NOTE}\n");
-    }
+    text += &format!("\n{}", render(&speeds(run)));
+    text += &note(run.results.iter().flat_map(|result| [run.read(result), run.macs(result)]));
     for (test, profile) in &run.profiles {
         let title =
             format!("{test}: {} a pass, op by op", duration(profile.total / test.work.profiled_passes() as u32));
@@ -187,9 +184,20 @@ const ABOVE: &str = "†";
 const ABOVE_NOTE: &str = "† More than the ceiling: the processor's caches held what was read, or the machine was slower while the ceiling was \
     measured. Measure again when nothing else runs.";
 
+/// What marks in the table say, where there are any.
+fn note(found: impl Iterator<Item = Option<Throughput>>) -> String {
+    let mut shares = found.flatten().filter_map(|found| found.share);
+    if shares.any(is_above) { format!("\n{ABOVE_NOTE}\n") } else { String::new() }
+}
+
+/// Whether it shows as more than the whole.
+fn is_above(share: f64) -> bool {
+    (100.0 * share).round() > 100.0
+}
+
 fn percent(share: f64) -> String {
-    let percent = (100.0 * share).round();
-    if percent > 100.0 { format!("{percent} % {ABOVE}") } else { format!("{percent} %") }
+    let percent = format!("{} %", (100.0 * share).round());
+    if is_above(share) { format!("{percent} {ABOVE}") } else { percent }
 }
 
 fn profile_table(test: Test, profile: &BenchProfile) -> Table {
@@ -223,6 +231,9 @@ mod tests {
     #[test]
     fn shares_above_a_ceiling_are_marked() {
         assert_eq!([0.0, 0.844, 1.004, 1.31].map(percent), ["0 %", "84 %", "100 %", "131 % †"]);
+        let of_share = |share| Some(Throughput { per_s: 1e9, share });
+        assert_eq!(note([None, of_share(None), of_share(Some(1.004))].into_iter()), "");
+        assert_eq!(note([None, of_share(Some(1.31))].into_iter()), format!("\n{ABOVE_NOTE}\n"));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::io::{self, IsTerminal as _};
 
-use pleach_engine::{ChatSession, EnergyMeter, Engine, Event, FinishReason, Finished, Located, Reply};
+use pleach_engine::{ChatSession, EnergyMeter, Engine, FinishReason, Located};
 
-use super::voice::{Pieces, Voice};
+use super::voice::Voice;
 use crate::args::ChatFlags;
 use crate::error::CliError;
 use crate::footer;
@@ -54,11 +54,13 @@ impl Answerer {
         if !self.quiet {
             reply.generation().notes().iter().for_each(|note| self.voice.say(&format!("warning: {note}")));
         }
-        let measured = self.show(&mut reply, meter)?;
+        let pieces = self.voice.pieces(reply.generation().prompt_tokens(), self.thoughts);
+        let mut progress = Progress::new(Style::of_stderr(), self.quiet);
+        let measured = pieces.follow(&mut reply, meter, &mut progress, &self.loaded)?;
         let reason = measured.finished.reason.clone();
         let is_at_limit = most.is_some_and(|most| measured.finished.usage.output_tokens >= most);
         self.last = Some(measured);
-        if reason == FinishReason::Length {
+        if reason == FinishReason::Length && !self.quiet {
             let limit = if is_at_limit { "by max-tokens" } else { "where the context ends" };
             self.voice.say(&format!("warning: the answer was cut off {limit}"));
         }
@@ -69,41 +71,6 @@ impl Answerer {
             say("");
         }
         Ok(reason == FinishReason::Cancelled)
-    }
-
-    fn show(&self, reply: &mut Reply<'_>, mut meter: Meter) -> Result<Measured, CliError> {
-        let mut progress = Progress::new(Style::of_stderr(), self.quiet);
-        let mut pieces = self.voice.pieces(reply.generation().prompt_tokens(), self.thoughts);
-        let finished = self.follow(reply, &mut pieces, &mut meter, &mut progress);
-        progress.clear();
-        pieces.end_line()?;
-        let measured = Measured::new(finished?, self.loaded.load, meter);
-        pieces.finish(&self.loaded.engine, &self.loaded.located, &measured)?;
-        Ok(measured)
-    }
-
-    fn follow(
-        &self,
-        reply: &mut Reply<'_>,
-        pieces: &mut Pieces,
-        meter: &mut Meter,
-        progress: &mut Progress,
-    ) -> Result<Finished, CliError> {
-        for event in reply {
-            let event = event.map_err(CliError::from_engine)?;
-            meter.event(&event);
-            match &event {
-                Event::Reasoning(_) if self.thoughts == Thoughts::Hidden => progress.show("thinking"),
-                // Tokens of a thought that is left out change nothing that is seen.
-                Event::Token(_) => {}
-                event => progress.event(event),
-            }
-            if let Event::Finished(finished) = event {
-                return Ok(finished);
-            }
-            pieces.event(event)?;
-        }
-        unreachable!("the last event of a request is that it finished, or an error")
     }
 
     /// The statistics of the last answer.

@@ -55,14 +55,14 @@ pub(super) const HELP: &str = "\
 /set [NAME VALUE]   show the settings, or change one, as in /set temperature 0.7
 /save [-f] FILE     write the conversation as JSON; -f replaces a file
 /load FILE          go on with a saved conversation
-/think [on|off]     whether the model should think first; show or hide its thoughts
+/think [SWITCH]     on or off: whether to think first; show or hide: the thoughts
 /stats [on|off]     statistics of the last answer, or after each
 /exit               leave
 
 Alt-Enter, or a line that ends with \\, goes on in the next line; so does text between
 lines of \"\"\", and what is pasted. // at the start of a message stands for /.
-Ctrl-C stops an answer, empties the line, and leaves when pressed again at an empty
-prompt. Ctrl-D leaves. Up and down go through what was typed before.";
+Ctrl-C stops an answer, and empties the line; at an empty prompt it leaves when pressed
+after another one there, or after an answer that it stopped. Ctrl-D leaves. Up and down go through what was typed before.";
 
 impl Command {
     /// Reads a line, or several.

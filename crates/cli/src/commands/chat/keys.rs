@@ -37,8 +37,9 @@ enum Fate {
     Pasted(String),
 }
 
-/// Keys that follow each other sooner come from a program: nobody types that fast.
-const TOGETHER: Duration = Duration::from_millis(100);
+/// Keys that follow each other sooner come from a program, which writes them at once. A key that is held down comes again after
+/// 30 ms or more, as systems are set.
+const TOGETHER: Duration = Duration::from_millis(25);
 
 impl Keys {
     fn new(now: Instant) -> Self {

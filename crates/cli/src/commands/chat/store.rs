@@ -53,6 +53,20 @@ mod tests {
 
     use super::*;
 
+    /// Stopped before it said a word, asked with nothing, or with parts: all of it was saved.
+    #[test]
+    fn every_conversation_that_is_saved_can_be_loaded() {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("talk.json");
+        let parts = r#"[{"role": "user", "content": []}, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#;
+        let mut messages: Vec<Message> = serde_json::from_str(parts).unwrap();
+        messages.extend([Message::text(Role::User, ""), Message::text(Role::Assistant, "")]);
+        let mut store = Store::default();
+        store.save(&file, &messages, false).unwrap();
+        let loaded = store.load(&file).unwrap();
+        assert_eq!(serde_json::to_value(&loaded).unwrap(), serde_json::to_value(&messages).unwrap());
+    }
+
     #[test]
     fn a_conversation_comes_back_as_it_was() {
         let folder = TempDir::new().unwrap();

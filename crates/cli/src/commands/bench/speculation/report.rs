@@ -60,7 +60,7 @@ struct Ratio {
     total: f64,
 }
 
-impl report::Run for SpecRun {
+impl report::Reported for SpecRun {
     fn text(&self, form: ReportForm) -> String {
         text(self, form)
     }
