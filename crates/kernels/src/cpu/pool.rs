@@ -6,11 +6,7 @@
 //! chunks than threads, which are claimed one by one; the caller claims too, and finishes alone if nobody comes. A thread
 //! first claims its own run of neighboring chunks, so that it reads memory as one stream, then what others have left.
 //!
-//! The synchronization is checked by `loom`:
-//!
-//! ```text
-//! RUSTFLAGS="--cfg loom" cargo test -p pleach-kernels --release --lib cpu::pool
-//! ```
+//! The synchronization is checked by `loom`: `scripts/loom.sh`.
 
 use std::any::Any;
 use std::io;
