@@ -411,6 +411,7 @@ fn engine_hint(error: &EngineError) -> Option<String> {
         | EngineError::Text(TextError::TemplateRefused { .. } | TextError::TemplateFailed { .. }) => {
             "`--raw` continues the prompt as plain text, without a chat template"
         }
+        EngineError::Text(TextError::TemplateTooLong { .. }) => "shorten the conversation",
         EngineError::PromptTooLong { .. } | EngineError::PromptFarTooLong { .. } => {
             "shorten the prompt, or raise `--ctx`"
         }

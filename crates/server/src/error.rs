@@ -264,6 +264,13 @@ fn from_text(error: &TextError) -> ApiError {
             let message = format!("the model's chat template fails on the conversation: {detail}");
             ApiError::bad("template_failed", message).at("messages")
         }
+        TextError::TemplateTooLong { messages, .. } => {
+            let message = format!(
+                "`messages` has {messages} messages with more in them than the model's chat template gets through: send fewer or \
+                 shorter ones"
+            );
+            ApiError::bad("context_length_exceeded", message).at("messages")
+        }
         TextError::TooManyStops { .. } | TextError::StopTooLong { .. } | TextError::EmptyStop { .. } => {
             ApiError::bad("invalid_value", error.to_string()).at("stop")
         }

@@ -87,6 +87,18 @@ pub enum TextError {
         /// What the template engine says.
         detail: String,
     },
+    /// The conversation is more than a rendering may take.
+    #[error(
+        "chat template `{template}` failed: it takes more than {steps} steps for a conversation of {messages}: send fewer or shorter messages"
+    )]
+    TemplateTooLong {
+        /// Name given to the template.
+        template: String,
+        /// Messages of the conversation.
+        messages: usize,
+        /// Units of work that a rendering may take.
+        steps: u64,
+    },
     /// The system gave no thread to render in.
     #[error("cannot start a thread to render the chat template")]
     TemplateThread {

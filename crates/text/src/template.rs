@@ -159,7 +159,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TextError::NoMessages`], [`TextError::ReservedKwarg`], [`TextError::TemplateRefused`] with the
-    /// template's own words, or [`TextError::TemplateFailed`].
+    /// template's own words, [`TextError::TemplateTooLong`], or [`TextError::TemplateFailed`].
     pub fn render(&self, request: &ChatRequest) -> Result<RenderedPrompt, TextError> {
         let mut messages = request.template_messages();
         match self.render_messages(&messages, request) {
@@ -190,7 +190,10 @@ impl ChatTemplate {
             Err(Failed { out_of_fuel: true, .. }) => self.render_with(MOST_FUEL, &context)?,
             rendered => rendered,
         };
-        rendered.map_err(|failed| failed.error)
+        rendered.map_err(|failed| match failed.out_of_fuel {
+            true => TextError::TemplateTooLong { template: self.name.clone(), messages: messages.len(), steps: most },
+            false => failed.error,
+        })
     }
 
     /// Renders with so much fuel, on a stack that is deep enough for all that can be nested with it.
