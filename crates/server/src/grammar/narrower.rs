@@ -60,11 +60,13 @@ fn with_a_property(mut schema: Map<String, Value>) -> Map<String, Value> {
 fn without_repeats(mut schema: Map<String, Value>) -> Map<String, Value> {
     match schema.get("uniqueItems") {
         None => return schema,
-        Some(Value::Bool(true)) => {}
-        Some(_) => {
+        Some(Value::Bool(false)) => {
             schema.shift_remove("uniqueItems");
             return schema;
         }
+        Some(Value::Bool(true)) => {}
+        // Told of by the grammar engine.
+        Some(_) => return schema,
     }
     if let Some(lists) = choices(&schema) {
         for key in ["uniqueItems", "type", "items", "minItems", "maxItems"] {

@@ -8,19 +8,37 @@ use super::narrower;
 const TYPES: [&str; 6] = ["null", "boolean", "object", "array", "number", "string"];
 
 /// The same schema without `not: {type: …}`, as far as the types that remain have names, which the grammar engine does not know,
-/// and as far as need be [`narrower`].
+/// and as far as need be [`narrower`]. A schema with a `oneOf` is not: there, what one branch allows less the whole may allow more,
+/// and a reference can lead from it to any part.
 pub(super) fn spell(schema: &Value) -> Value {
+    let narrow = if has_one_of(schema) { |same| same } else { narrower::spell };
+    spell_by(schema, narrow)
+}
+
+fn has_one_of(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.contains_key("oneOf") || map.values().any(has_one_of),
+        Value::Array(items) => items.iter().any(has_one_of),
+        _ => false,
+    }
+}
+
+type Narrow = fn(Map<String, Value>) -> Map<String, Value>;
+
+fn spell_by(schema: &Value, narrow: Narrow) -> Value {
     let Value::Object(map) = schema else { return schema.clone() };
-    let mut spelled: Map<String, Value> = map.iter().map(|(key, value)| (key.clone(), inside(key, value))).collect();
+    let mut spelled: Map<String, Value> =
+        map.iter().map(|(key, value)| (key.clone(), inside(key, value, narrow))).collect();
     if let Some(remaining) = spelled.get("not").and_then(excluded).and_then(|types| remaining(&spelled, &types)) {
         spelled.shift_remove("not");
         spelled.insert("type".to_owned(), remaining.into());
     }
-    Value::Object(narrower::spell(spelled))
+    Value::Object(narrow(spelled))
 }
 
 /// The value of a keyword, with the schemas in it spelled.
-fn inside(key: &str, value: &Value) -> Value {
+fn inside(key: &str, value: &Value, narrow: Narrow) -> Value {
+    let spell = |schema: &Value| spell_by(schema, narrow);
     match (key, value) {
         ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
             schemas.iter().map(|(name, schema)| (name.clone(), spell(schema))).collect()
@@ -79,6 +97,18 @@ mod tests {
             spell(&json!({ "type": ["integer", "string", "null"], "not": { "type": ["number", "null"] } })),
             json!({ "type": ["string"] })
         );
+    }
+
+    /// Two branches that exclude each other only after they were narrowed would both be met by `{"c": 1}`.
+    #[test]
+    fn beside_one_of_nothing_is_narrowed() {
+        let needs_one = |kind: &str| {
+            let kind = json!({ "type": kind });
+            json!({ "type": "object", "properties": { "a": kind, "b": kind }, "minProperties": 1 })
+        };
+        let schema = json!({ "oneOf": [needs_one("string"), needs_one("integer")] });
+        assert_eq!(spell(&schema), schema);
+        assert_ne!(spell(&json!({ "anyOf": [needs_one("string")] })), json!({ "anyOf": [needs_one("string")] }));
     }
 
     #[test]
