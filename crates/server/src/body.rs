@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -33,6 +33,10 @@ const LARGE_BYTES: usize = 64 << 10;
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
         return Err(unsupported("Content-Encoding", encoding.as_bytes(), "`identity`, or be left out"));
+    }
+    let is_plain = |encoding: &HeaderValue| encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    if let Some(encoding) = headers.get_all(header::TRANSFER_ENCODING).iter().find(|encoding| !is_plain(encoding)) {
+        return Err(unsupported("Transfer-Encoding", encoding.as_bytes(), "`chunked`, or be left out"));
     }
     let Some(found) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let kind = found.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

@@ -197,17 +197,19 @@ fn encode(ready: &Ready, prompt: &Prompt, generate: &Generate) -> Result<Arc<Enc
     for note in &encoded.notes {
         tracing::debug!("{note}");
     }
-    let (found, info) = (encoded.tokens.len(), ready.engine.info());
-    if found == 0 {
-        let message = format!("`{}` has no tokens: give it some text", generate.prompt_field);
-        return Err(ApiError::bad("empty_prompt", message).at(generate.prompt_field));
-    }
-    if let Some(index) = encoded.tokens.iter().position(|&token| token as usize >= info.vocab_size) {
-        let (token, most) = (encoded.tokens[index], info.vocab_size);
-        let message = format!("token {index} of `{}` is {token}, but must be below {most}", generate.prompt_field);
-        return Err(ApiError::bad("invalid_prompt", message).at(generate.prompt_field));
-    }
+    check_tokens(&encoded.tokens, generate.prompt_field, ready)?;
     Ok(Arc::new(encoded))
+}
+
+/// Refuses tokens that are none of the model's, and none at all; `field` is where they come from.
+pub(crate) fn check_tokens(tokens: &[u32], field: &str, ready: &Ready) -> Result<(), ApiError> {
+    if tokens.is_empty() {
+        return Err(ApiError::bad("empty_prompt", format!("`{field}` has no tokens: give it some text")).at(field));
+    }
+    let most = ready.engine.info().vocab_size;
+    let Some(index) = tokens.iter().position(|&token| token as usize >= most) else { return Ok(()) };
+    let message = format!("token {index} of `{field}` is {}, but must be below {most}", tokens[index]);
+    Err(ApiError::bad("invalid_prompt", message).at(field))
 }
 
 /// The conversation up to where its last message ends, before what a template writes to end a turn.

@@ -116,23 +116,31 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Result<String, ApiError> {
     Ok(host.to_ascii_lowercase())
 }
 
-/// The name without its port and without the brackets of an address.
-fn name_of(host: &str) -> &str {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or_default();
-    }
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
+/// The name without its port and without the brackets of an address; `None` if what follows it is no port.
+fn name_of(host: &str) -> Option<&str> {
+    let (name, rest) = match host.strip_prefix('[') {
+        Some(address) => address.split_once(']')?,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
 /// A page whose own name leads to this machine must not get in.
 fn check_host(options: &ServerOptions, host: &str) -> Result<(), ApiError> {
-    let name = name_of(host);
+    let shown = |text: &str| text.chars().take(60).collect::<String>();
+    let name = name_of(host).ok_or_else(|| {
+        let found = shown(host);
+        let message =
+            format!("the header `Host` is `{found}`, but must be a name, with a port up to 65535 or without one");
+        ApiError::bad("invalid_host", message).at("Host")
+    })?;
     let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     let is_known = || options.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name));
     if name == "localhost" || is_loopback || is_known() {
         return Ok(());
     }
-    let shown: String = name.chars().take(60).collect();
+    let shown = shown(name);
     let message =
         format!("the header `Host` is `{shown}`, but must be `localhost` or a name given with `--allowed-host`");
     Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden_host", message).at("Host"))
@@ -198,7 +206,17 @@ mod tests {
     #[test]
     fn names_lose_port_and_brackets() {
         for (host, name) in [("localhost:8000", "localhost"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("a.b", "a.b")] {
-            assert_eq!(name_of(host), name);
+            assert_eq!(name_of(host), Some(name));
+        }
+    }
+
+    #[test]
+    fn what_follows_a_name_is_a_port() {
+        for host in
+            ["localhost:9101, evil.example", "localhost:99999", "localhost:", "localhost:+1", "[::1]x", "[::1", "::1"]
+        {
+            let error = check_host(&ServerOptions::default(), host).unwrap_err();
+            assert_eq!((error.status.as_u16(), error.code), (400, Some("invalid_host")), "{host}");
         }
     }
 

@@ -64,15 +64,16 @@ pub(crate) fn read(body: &Value) -> Result<ChatCall, ApiError> {
 
 /// Refuses other answers than texts, and the older form of tools, whose answers have another form too.
 fn check_kinds(fields: &Fields<'_>) -> Result<(), ApiError> {
-    for (name, newer) in [("functions", "tools"), ("function_call", "tool_choice")] {
-        let is_none = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value == "none" || value == "auto";
-        if fields.get(name).is_some_and(|value| !is_none(value)) {
-            return Err(ApiError::unsupported(name, &format!("it is the older form of `{newer}`: give that")));
-        }
+    let older = |name, newer| ApiError::unsupported(name, &format!("it is the older form of `{newer}`: give that"));
+    if fields.get("functions").is_some_and(|value| value.as_array().is_none_or(|functions| !functions.is_empty())) {
+        return Err(older("functions", "tools"));
+    }
+    if fields.get("function_call").is_some_and(|value| value != "none" && value != "auto") {
+        return Err(older("function_call", "tool_choice"));
     }
     let kinds = fields.list("modalities")?.map_or(&[][..], Vec::as_slice);
-    match kinds.iter().find(|kind| *kind != "text") {
-        Some(kind) => Err(fields.wrong("modalities", kind, "[\"text\"]: answers are texts")),
+    match kinds.iter().position(|kind| kind != "text") {
+        Some(index) => Err(fields.wrong(&format!("modalities[{index}]"), &kinds[index], "\"text\": answers are texts")),
         None => Ok(()),
     }
 }

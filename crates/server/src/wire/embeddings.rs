@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::app::{App, Ready, on_thread};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::generate::check_tokens;
 use crate::metrics::Metrics;
 use crate::wire::completions;
 
@@ -96,11 +97,8 @@ fn encode(ready: &Ready, prompt: &Prompt, index: usize) -> Result<Vec<u32>, ApiE
         ready.engine.check_length(&[text], context + 1).map_err(least)?;
     }
     let tokens = ready.engine.encode(prompt)?;
-    match tokens.len() {
-        0 => Err(ApiError::bad("invalid_prompt", format!("`input[{index}]` has no tokens: give it some text"))),
-        found if found > context => Err(too_long(found.to_string())),
-        _ => Ok(tokens),
-    }
+    check_tokens(&tokens, &format!("input[{index}]"), ready)?;
+    if tokens.len() > context { Err(too_long(tokens.len().to_string())) } else { Ok(tokens) }
 }
 
 fn at(error: EngineError, index: usize) -> ApiError {
