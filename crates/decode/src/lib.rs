@@ -44,7 +44,6 @@ mod draft;
 mod error;
 mod filter;
 mod generation;
-
 mod history;
 mod log_probs;
 mod lookup;
@@ -68,7 +67,6 @@ pub use cost::CostCurve;
 pub use draft::{DraftContext, Drafter, NoDraft};
 pub use error::DecodeError;
 pub use generation::{Generation, GenerationOptions};
-
 pub use history::{Count, History};
 pub use log_probs::LogProbs;
 pub use lookup::Lookup;

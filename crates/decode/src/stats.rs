@@ -13,7 +13,7 @@ pub struct Stats {
     pub tokens: u64,
     /// Drafted rows by depth, from depth 1.
     pub drafted_by_depth: Vec<u64>,
-    /// Accepted rows by depth, from depth 1.
+    /// Accepted rows by depth, from depth 1; as long as `drafted_by_depth`.
     pub accepted_by_depth: Vec<u64>,
 }
 
@@ -37,16 +37,13 @@ impl Stats {
     pub(crate) fn record(&mut self, tree: &DraftTree, accepted: &Accepted) {
         self.passes += 1;
         self.tokens += accepted.rows.len() as u64;
-        (1..tree.num_rows()).for_each(|row| count(&mut self.drafted_by_depth, tree.depth(row)));
-        accepted.rows[1..].iter().for_each(|&row| count(&mut self.accepted_by_depth, tree.depth(row)));
+        let deepest = (1..tree.num_rows()).map(|row| tree.depth(row)).max().unwrap_or(0);
+        for by_depth in [&mut self.drafted_by_depth, &mut self.accepted_by_depth] {
+            by_depth.resize(by_depth.len().max(deepest), 0);
+        }
+        (1..tree.num_rows()).for_each(|row| self.drafted_by_depth[tree.depth(row) - 1] += 1);
+        accepted.rows[1..].iter().for_each(|&row| self.accepted_by_depth[tree.depth(row) - 1] += 1);
     }
-}
-
-fn count(by_depth: &mut Vec<u64>, depth: usize) {
-    if by_depth.len() < depth {
-        by_depth.resize(depth, 0);
-    }
-    by_depth[depth - 1] += 1;
 }
 
 #[cfg(test)]
@@ -64,7 +61,7 @@ mod tests {
         stats.record(&builder.build(8), &Accepted { rows: vec![0, 1], next: 5, stop: None });
         stats.record(&builder.build(1), &Accepted { rows: vec![0], next: 5, stop: None });
         assert_eq!(stats.drafted_by_depth, [2, 1]);
-        assert_eq!(stats.accepted_by_depth, [1]);
+        assert_eq!(stats.accepted_by_depth, [1, 0]);
         assert_eq!((stats.drafted(), stats.accepted()), (3, 1));
         assert_eq!(stats.tokens_per_pass(), Some(1.5));
     }

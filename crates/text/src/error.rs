@@ -89,7 +89,7 @@ pub enum TextError {
     },
     /// The conversation is more than a rendering may take.
     #[error(
-        "chat template `{template}` failed: it takes more than {steps} steps for a conversation of {messages}: send fewer or shorter messages"
+        "chat template `{template}` failed: it takes more than {steps} steps for a conversation of {messages} messages: send fewer or shorter messages"
     )]
     TemplateTooLong {
         /// Name given to the template.

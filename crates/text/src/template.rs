@@ -191,7 +191,9 @@ impl ChatTemplate {
             rendered => rendered,
         };
         rendered.map_err(|failed| match failed.out_of_fuel {
-            true => TextError::TemplateTooLong { template: self.name.clone(), messages: messages.len(), steps: most },
+            true => {
+                TextError::TemplateTooLong { template: self.name.clone(), messages: messages.len(), steps: MOST_FUEL }
+            }
             false => failed.error,
         })
     }
