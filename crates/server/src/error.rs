@@ -189,16 +189,18 @@ impl ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        response.extensions_mut().insert(Refused { code: self.code, param: self.param });
+        let field = self.param.map(|path| path.split(['.', '[']).next().unwrap_or_default().to_owned());
+        response.extensions_mut().insert(Refused { code: self.code, field });
         response
     }
 }
 
-/// What the log may say of an error: never its message, which can quote the request.
+/// What the log may say of an error: never its message nor its whole path, which can quote the request.
 #[derive(Debug, Clone)]
 pub(crate) struct Refused {
     pub(crate) code: Option<&'static str>,
-    pub(crate) param: Option<String>,
+    /// The field of the request that holds what is at fault.
+    pub(crate) field: Option<String>,
 }
 
 impl IntoResponse for ApiError {
@@ -232,8 +234,8 @@ impl From<EngineError> for ApiError {
             // Grammars are the client's: the engine gives up on those that are too large for it.
             EngineError::Decode(DecodeError::NoTokenAllowed { .. }) => Self::bad(
                 "grammar_dead_end",
-                "the answer cannot go on inside the grammar that the request asks for: simplify its schema, above all long \
-                 patterns and bounds",
+                "the answer cannot go on inside the grammar that the request asks for: no text meets a part of its schema, or that \
+                 is too large, such as an object of many optional properties or a long pattern",
             ),
             error @ EngineError::NonFiniteLogits { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", error.to_string())
@@ -353,6 +355,15 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("prompt"));
         let other = EngineError::InvalidField { field: "n", found: "0".to_owned(), allowed: "more".to_owned() };
         assert_eq!(ApiError::from_prompt(other, "input").param.as_deref(), Some("n"));
+    }
+
+    /// Names in a schema are the client's own words.
+    #[test]
+    fn the_log_has_the_field_alone() {
+        let response = ApiError::missing("response_format.json_schema.schema.properties.secret", "x").into_response();
+        assert_eq!(response.extensions().get::<Refused>().unwrap().field.as_deref(), Some("response_format"));
+        let response = ApiError::missing("messages[3].content", "x").into_response();
+        assert_eq!(response.extensions().get::<Refused>().unwrap().field.as_deref(), Some("messages"));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(crate) async fn check(State(app): State<Arc<App>>, request: Request, next: N
         route,
         status,
         code = refused.and_then(|refused| refused.code),
-        param = refused.and_then(|refused| refused.param.as_deref()),
+        field = refused.and_then(|refused| refused.field.as_deref()),
         ms = started.elapsed().as_millis() as u64,
         "request"
     );
