@@ -39,8 +39,11 @@ def load_quantized(folder: Path) -> Any:
     shape = AutoConfig.for_model(**config)
     model: Any = AutoModelForCausalLM.from_config(shape).float()
     # The library has no prediction head, and the head is the embedding.
-    missing, _ = model.load_state_dict({k: v for k, v in state.items() if not k.startswith("mtp.")}, strict=False)
-    assert missing in ([], ["lm_head.weight"]), missing
+    missing, unexpected = model.load_state_dict(
+        {k: v for k, v in state.items() if not k.startswith("mtp.")}, strict=False
+    )
+    if unexpected or missing not in ([], ["lm_head.weight"]):
+        raise ValueError(f"{folder}: tensors {missing} are missing and {unexpected} not known: export the model again")
     model.generation_config.eos_token_id = config["eos_token_id"]
     return model
 
@@ -59,8 +62,9 @@ def is_bundled(path: Path) -> bool:
 
 def is_quantized(path: Path) -> bool:
     """Whether `path` is a folder that `export target --bits` wrote."""
-    config = path / "config.json"
-    return config.exists() and "quantization" in json.loads(config.read_text(encoding="utf-8"))
+    file = path / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return "quantization" in config and config.get("model_type") == "qwen3_5_text"
 
 
 def open_bundled(path: Path, device: str) -> Target:

@@ -68,14 +68,16 @@ def main() -> None:
         for turns in conversations
     ]
     decoder = make_decoder(ours, len(prompts), max(map(len, prompts)) + args.length)
-    assert decoder is not None, "no decoder of ours knows this model"
+    if decoder is None:
+        raise SystemExit(f"{args.model}: no decoder of ours knows this model")
     written = generate(decoder, [Job(tuple(ids), 0.0) for ids in prompts], stops, args.length, seed=0)
     same, wrong = {"library": 0, "pleach": 0}, 0
     for turns, prompt, mine in zip(conversations, prompts, written, strict=True):
         limits = {"max_new_tokens": args.length, "eos_token_id": list(stops), "pad_token_id": stops[0]}
         out = library.generate(torch.tensor([prompt]), do_sample=False, **limits)
         asked, theirs = pleach_ids(args.pleach, args.model, turns, args.length)
-        assert asked == prompt, "the prompt is tokenized differently"
+        if asked != prompt:
+            raise SystemExit(f"{args.model}: Pleach tokenizes a prompt as {asked}, the library as {prompt}")
         for name, other in (("library", out[0, len(prompt) :].tolist()), ("pleach", theirs)):
             at = parting(mine, other)
             same[name] += at is None
