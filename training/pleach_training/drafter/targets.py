@@ -39,9 +39,7 @@ def load_quantized(folder: Path) -> Any:
     shape = AutoConfig.for_model(**config)
     model: Any = AutoModelForCausalLM.from_config(shape).float()
     # The library has no prediction head, and the head is the embedding.
-    missing, unexpected = model.load_state_dict(
-        {k: v for k, v in state.items() if not k.startswith("mtp.")}, strict=False
-    )
+    missing, unexpected = model.load_state_dict({k: v for k, v in state.items() if not k.startswith("mtp.")}, strict=False)
     if unexpected or missing not in ([], ["lm_head.weight"]):
         raise ValueError(f"{folder}: tensors {missing} are missing and {unexpected} not known: export the model again")
     model.generation_config.eos_token_id = config["eos_token_id"]
