@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pleach_checkpoint::{Checkpoint, GenerationConfig};
 use pleach_decode::{CostCurve, Lookup, Paced};
 use pleach_model::{Model, MtpRunner, Runner};
-use pleach_text::{AddedTokens, ChatRequest, ChatTemplate, RenderNote, SpecialTokens, Tokenizer, opens_reasoning};
+use pleach_text::{
+    AddedTokens, ChatRequest, ChatTemplate, RenderNote, Role, SpecialTokens, Tokenizer, opens_reasoning,
+};
 
 use crate::costly::{Costly, CostlyKind, CostlyRunner};
 use crate::embed::{Embedder, Pooling};
@@ -223,7 +225,7 @@ impl Engine {
         let context = self.info().context;
         let encoded = match prompt {
             Prompt::Chat(chat) => {
-                self.check_length(&written_texts(chat), context)?;
+                self.check_messages(chat)?;
                 let (text, notes) = self.render_with_notes(chat)?;
                 let tokens = self.encode_rendered(&text)?;
                 let opens_reasoning = opens_reasoning(&text);
@@ -259,6 +261,17 @@ impl Engine {
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, EngineError> {
         self.check_length(&[text], self.info().context)?;
         Ok(self.tokenizer().encode(text, AddedTokens::Parse)?)
+    }
+
+    /// Refuses conversations that are far too long without rendering them.
+    ///
+    /// # Errors
+    /// [`EngineError::PromptFarTooLong`].
+    pub fn check_messages(&self, chat: &ChatRequest) -> Result<(), EngineError> {
+        // Templates may leave out old thoughts and other parts of answers. What users say they write, but for blanks around it.
+        let users = chat.messages.iter().filter(|message| message.role == Role::User);
+        let texts: Vec<&str> = users.flat_map(|message| message.content.texts()).map(str::trim).collect();
+        self.check_length(&texts, self.info().context)
     }
 
     /// Refuses texts that have `most` tokens or more for sure. Encoding takes a hundred times their memory.
@@ -372,13 +385,6 @@ impl Engine {
     pub(crate) fn prefill_chunk(&self) -> usize {
         self.0.prefill_chunk
     }
-}
-
-/// What every template writes of a conversation as it stands: the contents of its messages, without blanks around them and
-/// without the thoughts at their front.
-fn written_texts(chat: &ChatRequest) -> Vec<&str> {
-    let texts = chat.messages.iter().flat_map(|message| message.content.texts());
-    texts.map(|text| text.rsplit("</think>").next().unwrap_or(text).trim()).collect()
 }
 
 /// The runner of the model, and that of a model that drafts for it.

@@ -188,12 +188,14 @@ fn check(app: &App, ready: &Ready, generate: &Generate) -> Result<(), ApiError> 
 
 fn encode(ready: &Ready, prompt: &Prompt, generate: &Generate) -> Result<Arc<EncodedPrompt>, ApiError> {
     let at_field = |error| ApiError::from_prompt(error, generate.prompt_field);
-    let encoded = match prompt {
+    let prompt = match prompt {
         Prompt::Chat(chat) if generate.continues => {
-            ready.engine.encode_prompt(&continued(ready, chat)?).map_err(at_field)?
+            ready.engine.check_messages(chat).map_err(at_field)?;
+            &continued(ready, chat)?
         }
-        prompt => ready.engine.encode_prompt(prompt).map_err(at_field)?,
+        prompt => prompt,
     };
+    let encoded = ready.engine.encode_prompt(prompt).map_err(at_field)?;
     for note in &encoded.notes {
         tracing::debug!("{note}");
     }

@@ -66,7 +66,7 @@ fn the_log_is_an_object_a_line_and_quotes_nobody() {
     let (route, unknown) = (Value::from("/v1/chat/completions"), Value::from("unknown"));
     assert_eq!(last, [(&200.into(), &route), (&400.into(), &route), (&404.into(), &unknown)], "{log}");
     let refused = requests.iter().find(|line| line["status"] == 400).unwrap();
-    assert_eq!((&refused["code"], &refused["param"]), (&"invalid_value".into(), &"stop".into()));
+    assert_eq!((&refused["code"], &refused["field"]), (&"invalid_value".into(), &"stop".into()));
     assert!(lines.iter().any(|line| line["message"] == "the model is open"), "{log}");
 }
 

@@ -1,9 +1,7 @@
 //! Kept states in a folder, so that they survive the process.
 
-use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::{self, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +30,8 @@ const LEFT_OVER: Duration = Duration::from_secs(3600);
 
 /// Of the file with the salt of a folder.
 const SALT: &str = "salt";
+
+const SALT_BYTES: usize = 32;
 
 /// States that wait to be written at most; further ones are left out, since each holds its memory.
 const MOST_WAITING: usize = 4;
@@ -378,9 +378,17 @@ fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
 }
 
 /// The salt of a folder, which the first who opens it makes.
-fn salt(folder: &Path) -> io::Result<[u8; 32]> {
+fn salt(folder: &Path) -> io::Result<[u8; SALT_BYTES]> {
     let path = folder.join(SALT);
-    let read = || fs::read(&path).map(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let read = || {
+        let (file, _) = open(&path).map_err(|error| match error {
+            FileError::Read(error) => error,
+            other => io::Error::new(io::ErrorKind::InvalidData, format!("the file `{SALT}` is unfit: {other}")),
+        })?;
+        let mut bytes = Vec::new();
+        file.take(SALT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        io::Result::Ok(<[u8; SALT_BYTES]>::try_from(bytes).ok())
+    };
     match read() {
         Ok(Some(salt)) => return Ok(salt),
         // Half a salt is none, and what was written with it cannot be found any more.
@@ -389,9 +397,9 @@ fn salt(folder: &Path) -> io::Result<[u8; 32]> {
         Err(error) => return Err(error),
     }
     let mut file = NamedTempFile::new_in(folder)?;
-    // The keys of these hashers are random.
-    let random = |_| RandomState::new().build_hasher().finish().to_le_bytes();
-    file.write_all((0..4).map(random).collect::<Vec<_>>().as_flattened())?;
+    let mut salt = [0; SALT_BYTES];
+    getrandom::fill(&mut salt)?;
+    file.write_all(&salt)?;
     file.as_file().sync_data()?;
     match file.persist_noclobber(&path) {
         Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),

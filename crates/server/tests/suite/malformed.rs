@@ -450,12 +450,16 @@ fn a_body_must_be_utf_8() {
 fn prompts_far_beyond_the_context_are_refused_by_their_size() {
     let server = TestServer::qwen();
     for text in ["one two three ".repeat(200_000), "生け垣の枝。".repeat(100_000)] {
-        let error = server.chat(json!({ "messages": [{ "role": "user", "content": text }] })).error(400);
-        assert_eq!(error["code"], "context_length_exceeded");
-        assert!(
-            error["message"].as_str().unwrap().contains(&format!("{} bytes, which are at least", text.trim().len())),
-            "{error}"
-        );
+        let user = json!({ "role": "user", "content": text });
+        let begun = json!({ "role": "assistant", "content": "One" });
+        for body in
+            [json!({ "messages": [user] }), json!({ "messages": [user, begun], "continue_final_message": true })]
+        {
+            let error = server.chat(body).error(400);
+            assert_eq!(error["code"], "context_length_exceeded");
+            let size = format!("{} bytes, which are at least", text.trim().len());
+            assert!(error["message"].as_str().unwrap().contains(&size), "{error}");
+        }
     }
     // Counting is for those who want to shorten a prompt.
     let counted = server.post("/tokenize", &json!({ "content": "one two three ".repeat(5000) })).json(200);
