@@ -1,7 +1,7 @@
 //! Reading a request's body: within its size, within its time, as JSON.
 
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
@@ -10,6 +10,8 @@ use tokio::time::timeout;
 use crate::ServerOptions;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::fields::nameable;
+use crate::openapi;
 
 /// The JSON value of a body.
 ///
@@ -17,14 +19,21 @@ use crate::error::ApiError;
 /// 415 for another type, 413 for too many bytes, 408 if they do not come, 400 for what is no JSON.
 pub(crate) async fn read(request: Request, app: &App) -> Result<Value, ApiError> {
     check_type(request.headers())?;
+    let route = request.extensions().get::<MatchedPath>().cloned();
     let bytes = bytes(request.into_body(), &app.options).await?;
     if bytes.is_empty() {
         return Err(ApiError::bad("invalid_json", "the body is empty, but must be a JSON object"));
     }
-    match bytes.len() {
+    let body = match bytes.len() {
         ..LARGE_BYTES => parse(&bytes),
         _ => app.prepare(move || parse(&bytes)).await,
+    }?;
+    if let Some(route) = route.filter(|_| tracing::enabled!(tracing::Level::DEBUG)) {
+        for field in openapi::unknown_fields(route.as_str(), &body) {
+            tracing::debug!(route = route.as_str(), field = nameable(field), "a field that is not known is ignored");
+        }
     }
+    Ok(body)
 }
 
 /// Bodies from this size on are not parsed on the threads of connections.

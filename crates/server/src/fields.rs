@@ -109,6 +109,11 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A name that a client chose, as a log or a header can have it: short, in visible ASCII characters.
+pub(crate) fn nameable(name: &str) -> String {
+    name.chars().take(40).map(|character| if character.is_ascii_graphic() { character } else { '?' }).collect()
+}
+
 fn whole(value: &Value) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let from_float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= EXACT);

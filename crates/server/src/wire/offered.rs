@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, nameable};
 use crate::generate::Format;
 use crate::tools::{Tool, ToolChoice};
 
@@ -54,11 +54,6 @@ pub(crate) fn read(fields: &Fields<'_>, layout: Layout) -> Result<Offered, ApiEr
     };
     check_choice(&offered)?;
     Ok(offered)
-}
-
-/// A kind as a header can name it: short, in visible ASCII characters.
-fn nameable(kind: &str) -> String {
-    kind.chars().take(40).map(|character| if character.is_ascii_graphic() { character } else { '?' }).collect()
 }
 
 fn is_function(kind: &str, layout: Layout) -> bool {
