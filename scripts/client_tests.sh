@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The official clients against a real server: `openai` for Python and Node.js, `anthropic` for Python, and the lines for `curl`
-# of docs/server.md. Then 40 prompts with their JSON Schemas, whose answers another validator checks.
+# of docs/server.md, after the syntax of the page's scripts. Then 40 prompts with their JSON Schemas, whose answers another validator checks.
 #
 #   scripts/client_tests.sh            with a tiny random model and with the bundled one
 #   scripts/client_tests.sh MODEL...   with these
@@ -14,6 +14,13 @@ clients=crates/server/tests/clients
 python=$(client_python)
 models=("$@")
 [ $# -gt 0 ] || models=(fixtures/tiny-qwen35 models/pleach-mini)
+
+if command -v node >/dev/null; then
+  echo "== the scripts of the page at /, as far as they parse"
+  for script in crates/server/src/page/*.js; do
+    node --check "$script"
+  done
+fi
 
 for model in "${models[@]}"; do
   serve "$model"
