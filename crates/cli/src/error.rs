@@ -40,7 +40,7 @@ pub(crate) enum CliError {
     TwoPrompts { first: String, second: String },
     /// Nothing to answer.
     #[error("there is no prompt")]
-    NoPrompt,
+    NoPrompt { model: Option<String> },
     /// A text cannot be read.
     #[error("cannot read {what}")]
     Read { what: String, source: io::Error },
@@ -84,8 +84,8 @@ pub(crate) enum CliError {
     #[error("cannot write `{path}`")]
     WriteFile { path: String, source: io::Error },
     /// `rm` is asked to remove what is not in the cache.
-    #[error("`{path}` is not in the Hugging Face cache")]
-    NotOfTheCache { path: String },
+    #[error("`{name}` is not in the Hugging Face cache: it is `{path}`")]
+    NotOfTheCache { name: String, path: String },
     /// The settings file cannot be read.
     #[error("cannot read the settings in `{file}`")]
     ReadSettings { file: String, source: io::Error },
@@ -98,7 +98,7 @@ pub(crate) enum CliError {
     /// A key of the settings file that is no flag.
     #[error("there is no setting `{key}`")]
     UnknownKey { key: String, close: Option<String> },
-    /// A model that was not found, and what may have been meant.
+    /// A name that was not found, and what may have been meant.
     #[error("{error}")]
     CloseName { error: Box<CliError>, close: String },
     /// A model that cannot be had, and what names it other than an argument.
@@ -222,6 +222,14 @@ impl CliError {
         }
     }
 
+    /// The error, with what may have been meant if that is known.
+    pub(crate) fn or_close(self, close: Option<String>) -> Self {
+        match close {
+            Some(close) => Self::CloseName { error: Box::new(self), close },
+            None => self,
+        }
+    }
+
     /// Prints the error; gives the exit code. A reader of the answer who went away wants no
     /// more of it, which is no error.
     pub(crate) fn report(&self) -> ExitCode {
@@ -287,7 +295,7 @@ impl CliError {
                 | Self::ExtraWord { .. }
                 | Self::TwoModels { .. }
                 | Self::TwoPrompts { .. }
-                | Self::NoPrompt
+                | Self::NoPrompt { .. }
                 | Self::Hub(HubError::BadId { .. } | HubError::BadVariable { .. } | HubError::NoFolder { .. })
                 | Self::Engine(EngineError::ContextBeyondModel { .. })
                 | Self::Serve(ServeError::KeyRequired { .. })
@@ -321,12 +329,27 @@ impl CliError {
             Self::NoCommand { word } => {
                 return Some(format!("to ask it, `pleach -m \"{word}\"`; a prompt of several words needs quotes"));
             }
+            Self::ExtraWord { word } if Cli::command().find_subcommand(word).is_some() => {
+                return Some(format!("`pleach help {word}` explains the command `{word}`"));
+            }
+            Self::ExtraWord { .. } if command() != "run" => {
+                return Some(format!("`pleach {} --help` says what it takes", command()));
+            }
             Self::ExtraWord { .. } => {
                 "a prompt of several words needs quotes, as in `pleach -m \"Why is the sky blue?\"`"
             }
             Self::TwoModels { .. } => "name it either as the first argument or with `--model`",
             Self::TwoPrompts { .. } => "give it either as an argument or with `-m`; quote a prompt of several words",
-            Self::NoPrompt => "`pleach -m \"Why is the sky blue?\"`, or pipe text into it; `pleach --help` shows more",
+            Self::NoPrompt { model: Some(model) } => {
+                let model = word(model);
+                return Some(format!(
+                    "`pleach run {model} -m \"Why is the sky blue?\"`, or pipe text into it; `pleach chat {model}` talks \
+                     with the model"
+                ));
+            }
+            Self::NoPrompt { model: None } => {
+                "`pleach -m \"Why is the sky blue?\"`, or pipe text into it; `pleach --help` shows more"
+            }
             Self::PromptLine { .. } => {
                 "expected `{\"category\": \"chat\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}`"
             }
@@ -354,7 +377,11 @@ impl CliError {
             Self::FileExists { .. } => "take another name, or `/save -f FILE` to replace it",
             Self::WriteFile { .. } => "take a name in another folder",
             Self::NotOfTheCache { .. } => {
-                "files of your own are yours to remove; `pleach list` shows names of the cache"
+                "files of your own are yours to remove: delete it there, with whatever else its folder holds"
+            }
+            // Nothing is kept of an answer about a model.
+            Self::Hub(HubError::Unreachable { .. } | HubError::Cut { .. }) if command() == "info" => {
+                "check the network"
             }
             Self::Hub(error) => return error.hint(),
             Self::Engine(error) => return engine_hint(error),
@@ -384,6 +411,11 @@ fn command() -> String {
     first.unwrap_or_else(|| "run".to_owned())
 }
 
+/// The text as one word of a shell, as far as quotes make it one.
+fn word(text: &str) -> String {
+    if text.contains(char::is_whitespace) { format!("\"{text}\"") } else { text.to_owned() }
+}
+
 /// The engine's hints in the words of the command line.
 fn engine_hint(error: &EngineError) -> Option<String> {
     let hint = match error {
@@ -394,6 +426,9 @@ fn engine_hint(error: &EngineError) -> Option<String> {
         EngineError::Checkpoint { .. } if error.hint().is_some() => return error.hint(),
         EngineError::NoSuchModel { model } if model.starts_with('~') => {
             "shells expand `~`, files do not: give the whole path"
+        }
+        EngineError::NoSuchModel { model } if model.contains(' ') && !model.contains(['/', '\\']) => {
+            return Some(format!("to ask it, `pleach -m {}`", word(model)));
         }
         EngineError::NoSuchModel { .. } => "a model is a folder, a `.gguf` file, or `org/name` of the Hugging Face hub",
         EngineError::Checkpoint { .. } | EngineError::Tokenizer { .. } | EngineError::Vocabulary { .. } => {

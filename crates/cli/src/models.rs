@@ -57,15 +57,11 @@ impl Finder {
 
     /// A model by its path, or by its name if it lies where the default is looked for; the default without either.
     fn local(&self, model: Option<&str>) -> Result<Located, CliError> {
-        let environment = Environment::of_process();
-        let error = match locate(model, &environment) {
+        let error = match locate(model, &Environment::of_process()) {
             Err(error @ EngineError::NoSuchModel { .. }) => error,
             found => return found.map_err(CliError::from_engine),
         };
-        let named = local_models(&environment)
-            .into_iter()
-            .find(|local| model.map(|name| name.trim_end_matches('/')) == Some(local.name.as_str()));
-        named.ok_or_else(|| self.with_close_name(CliError::from_engine(error), model))
+        model.and_then(by_name).ok_or_else(|| self.with_close_name(CliError::from_engine(error), model))
     }
 
     /// Where no model has that name, the error with the most similar one on this machine.
@@ -75,10 +71,7 @@ impl Finder {
             CliError::Engine(EngineError::NoSuchModel { .. })
                 | CliError::Hub(HubError::NoSuchModel { .. } | HubError::Offline { .. } | HubError::NotCached { .. })
         );
-        match model.filter(|_| is_unknown).and_then(|model| self.close_name(model)) {
-            Some(close) => CliError::CloseName { error: Box::new(error), close },
-            None => error,
-        }
+        error.or_close(model.filter(|_| is_unknown).and_then(|model| self.close_name(model)))
     }
 
     fn close_name(&self, model: &str) -> Option<String> {
@@ -115,6 +108,12 @@ impl Finder {
         options.offline |= self.offline;
         Ok(Hub::new(options))
     }
+}
+
+/// The model of that name where the default is looked for.
+pub(crate) fn by_name(name: &str) -> Option<Located> {
+    let locals = local_models(&Environment::of_process());
+    locals.into_iter().find(|local| local.name == name.trim_end_matches('/'))
 }
 
 /// The id, if the name is meant as one: it is no path that exists, has an owner, and does not look like a file.

@@ -59,11 +59,13 @@ fn looks_like_model(argument: &str) -> bool {
 }
 
 /// Reads what is to be read and gives the engine's prompt.
-pub(crate) fn read(prompt: Option<&str>, flags: &PromptFlags) -> Result<Prompt, CliError> {
+pub(crate) fn read(named: &Named, flags: &PromptFlags) -> Result<Prompt, CliError> {
+    let prompt = named.prompt.as_deref();
     if let Some(file) = &flags.messages {
         return Ok(Prompt::Chat(chat(messages(file)?, flags)));
     }
-    let text = join(prompt.filter(|&prompt| prompt != "-"), piped_text(prompt)?, flags.raw)?;
+    let text = join(prompt.filter(|&prompt| prompt != "-"), piped_text(prompt)?, flags.raw)
+        .ok_or_else(|| CliError::NoPrompt { model: named.model.clone() })?;
     if flags.raw {
         return Ok(Prompt::Text(text));
     }
@@ -152,14 +154,14 @@ fn stdin_text() -> Result<(String, String), CliError> {
 }
 
 /// The argument, a blank line, and what was piped in. The line break that ends a piped text is not part of a chat
-/// message; a raw prompt keeps it.
-fn join(argument: Option<&str>, piped: Option<String>, raw: bool) -> Result<String, CliError> {
+/// message; a raw prompt keeps it. `None` if that is nothing.
+fn join(argument: Option<&str>, piped: Option<String>, raw: bool) -> Option<String> {
     let mut piped = piped.unwrap_or_default();
     if !raw {
         piped.truncate(piped.trim_end_matches(['\r', '\n']).len());
     }
     let parts: Vec<&str> = argument.into_iter().chain([piped.as_str()]).filter(|part| !part.is_empty()).collect();
-    if parts.is_empty() { Err(CliError::NoPrompt) } else { Ok(parts.join("\n\n")) }
+    (!parts.is_empty()).then(|| parts.join("\n\n"))
 }
 
 /// Reads a UTF-8 text of bounded length.
@@ -240,8 +242,8 @@ mod tests {
         assert_eq!(text(None, "a\r\n", false), "a");
         assert_eq!(text(None, "a\n", true), "a\n");
         assert_eq!(text(Some("hi"), "", false), "hi");
-        assert!(matches!(join(Some(""), Some("\n".to_owned()), false), Err(CliError::NoPrompt)));
-        assert!(matches!(join(None, None, true), Err(CliError::NoPrompt)));
+        assert_eq!(join(Some(""), Some("\n".to_owned()), false), None);
+        assert_eq!(join(None, None, true), None);
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl Chat {
                     Ok(command) => interrupted = self.execute(command)?,
                     Err(refusal) => {
                         interrupted = false;
-                        self.voice.complain(&CliError::Typed(refusal.to_string()));
+                        self.voice.complain(&refusal);
                     }
                 },
             }
@@ -150,7 +150,8 @@ impl Chat {
                 voice.say(if text.is_empty() { "no instructions" } else { "instructions are set" });
             }
             Command::Set(None) => self.settings().lines().iter().for_each(|line| voice.say(line)),
-            Command::Set(Some((name, value))) => {
+            Command::Set(Some((name, None))) => voice.say(&self.settings().get(&name)?),
+            Command::Set(Some((name, Some(value)))) => {
                 voice.say(&self.settings().set(&name, &value)?);
                 self.seed = self.talk.settings_mut().sampling.seed.unwrap_or_default();
             }
@@ -211,6 +212,9 @@ impl Chat {
         match thinking {
             Thinking::Show => self.answerer.thoughts = Thoughts::Shown,
             Thinking::Hide => self.answerer.thoughts = Thoughts::Hidden,
+            Thinking::On if !self.answerer.engine().has_thoughts() => {
+                return self.voice.say("the model's chat template has no thoughts: it cannot be asked to think");
+            }
             Thinking::On | Thinking::Off => {
                 let variable = "enable_thinking".to_owned();
                 self.talk.chat_mut().kwargs.insert(variable, (thinking == Thinking::On).into());

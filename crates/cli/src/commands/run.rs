@@ -21,7 +21,7 @@ use crate::style::Style;
 pub(crate) fn run(arguments: (Option<String>, Option<String>), mut flags: GenerateFlags) -> Result<End, CliError> {
     let model = flags.model.model.take();
     let named = Named::new(arguments, model, &flags.prompt)?;
-    let prompt = prompt::read(named.prompt.as_deref(), &flags.prompt)?;
+    let prompt = prompt::read(&named, &flags.prompt)?;
 
     let interrupts = Interrupts::listen()?;
     let mut progress = Progress::new(Style::of_stderr(), flags.output.quiet);

@@ -80,6 +80,8 @@ fn every_command_does_what_it_says() {
     terminal.see("temperature         0.9");
     ask(&mut terminal, "/set top-p 3");
     terminal.see("but must be above 0 and at most 1");
+    ask(&mut terminal, "/set tempature");
+    terminal.see("did you mean `temperature`?");
     ask(&mut terminal, "/set max-tokens 3");
     ask(&mut terminal, "/set");
     terminal.see("max-tokens          3");
@@ -225,6 +227,8 @@ fn a_pleach_without_a_prompt_is_a_conversation() {
     let mut terminal = Terminal::start(&[], &variables);
     terminal.see("tiny-llama, ");
     terminal.see_prompt();
+    ask(&mut terminal, "/think on");
+    terminal.see("the model's chat template has no thoughts");
     terminal.keys(CTRL_D);
     assert_eq!(terminal.end(), 0);
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);

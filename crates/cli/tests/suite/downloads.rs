@@ -138,6 +138,9 @@ fn what_cannot_be_had_says_what_to_do() {
     let own = pleach(&fake, &cache, &["rm", "src"]);
     assert_eq!(own.code, Some(1));
     assert!(own.stderr.contains("files of your own are yours to remove"), "{}", own.stderr);
+    let bundled = pleach(&fake, &cache, &["rm", "pleach-mini"]);
+    let message = "error: `pleach-mini` is not in the Hugging Face cache: it is `/";
+    assert!(bundled.code == Some(1) && bundled.stderr.starts_with(message), "{}", bundled.stderr);
 }
 
 /// A process that ends in the middle leaves what the next one goes on with.

@@ -120,7 +120,7 @@ fn a_drafter_that_is_not_there_is_left_out_by_its_flag() {
 
 #[test]
 fn arguments_that_make_no_sense() {
-    let cases: [(&[&str], &str, &str); 10] = [
+    let cases: [(&[&str], &str, &str); 12] = [
         (&["-m", "hi", "--top-q", "3"], "unexpected argument `--top-q` found", "did you mean `--top-p`?"),
         (
             &["hello"],
@@ -161,8 +161,10 @@ fn arguments_that_make_no_sense() {
         (
             &["run", "a.gguf"],
             "there is no prompt",
-            "`pleach -m \"Why is the sky blue?\"`, or pipe text into it; `pleach --help` shows more",
+            "`pleach run a.gguf -m \"Why is the sky blue?\"`, or pipe text into it; `pleach chat a.gguf` talks with the model",
         ),
+        (&["man", "run"], "unexpected argument `run`", "`pleach help run` explains the command `run`"),
+        (&["doctor", "now"], "unexpected argument `now`", "`pleach doctor --help` says what it takes"),
     ];
     for (arguments, message, hint) in cases {
         let run = run(&mut pleach(arguments.iter().copied()));
@@ -176,6 +178,10 @@ fn models_that_are_not_there() {
     let missing = run(&mut pleach(["run", "/no/such/model", "hi"]));
     let message = "error: there is no model `/no/such/model`: no file or folder has this name\n";
     assert_eq!(missing, refused(1, &format!("{message}{hint}")));
+
+    let question = run(&mut pleach(["chat", "hello there"]));
+    let hint = "hint: to ask it, `pleach -m \"hello there\"`\n";
+    assert!(question.code == Some(1) && question.stderr.ends_with(hint), "{}", question.stderr);
 
     let cache = TempDir::new().unwrap();
     let uncached = run(pleach(["run", "org/name", "hi", "--offline"]).env("HF_HUB_CACHE", cache.path()));

@@ -1,6 +1,7 @@
 //! What can be typed at the prompt.
 
-use crate::args::Allowed;
+use crate::error::CliError;
+use crate::names::closest;
 
 /// A line of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,8 +13,8 @@ pub(super) enum Command {
     Retry,
     /// Shows the instructions, or replaces them; none if empty.
     System(Option<String>),
-    /// Shows the settings, or changes one.
-    Set(Option<(String, String)>),
+    /// Shows the settings, or one of them, or changes it.
+    Set(Option<(String, Option<String>)>),
     Save {
         file: String,
         replace: bool,
@@ -52,7 +53,7 @@ pub(super) const HELP: &str = "\
 /undo               take back the last question and its answer
 /retry              another answer to the last question
 /system [TEXT]      show the instructions, or give others; - for none
-/set [NAME VALUE]   show the settings, or change one, as in /set temperature 0.7
+/set [NAME [VALUE]] show the settings, or change one, as in /set temperature 0.7
 /save [-f] FILE     write the conversation as JSON; -f replaces a file
 /load FILE          go on with a saved conversation
 /think [SWITCH]     on or off: whether to think first; show or hide: the thoughts
@@ -66,7 +67,7 @@ after another one there, or after an answer that it stopped. Ctrl-D leaves. Up a
 
 impl Command {
     /// Reads a line, or several.
-    pub(super) fn parse(text: &str) -> Result<Self, Allowed> {
+    pub(super) fn parse(text: &str) -> Result<Self, CliError> {
         if let Some(block) = block(text) {
             return Ok(Self::Ask(block));
         }
@@ -80,7 +81,7 @@ impl Command {
         Self::named(name, rest.trim())
     }
 
-    fn named(name: &str, rest: &str) -> Result<Self, Allowed> {
+    fn named(name: &str, rest: &str) -> Result<Self, CliError> {
         let some = Some(rest).filter(|rest| !rest.is_empty()).map(str::to_owned);
         let file = || some.clone().ok_or_else(|| refuse(format!("/{name} needs the name of a file")));
         Ok(match name {
@@ -89,10 +90,7 @@ impl Command {
             "undo" => Self::Undo,
             "retry" => Self::Retry,
             "system" => Self::System(some.map(|text| if text == "-" { String::new() } else { text })),
-            "set" => Self::Set(match some {
-                None => None,
-                Some(_) => Some(assignment(rest).ok_or_else(|| refuse("/set needs a name and a value".to_owned()))?),
-            }),
+            "set" => Self::Set(some.as_deref().map(assignment)),
             "save" => match rest.strip_prefix("-f ") {
                 Some(file) => Self::Save { file: file.trim().to_owned(), replace: true },
                 None => Self::Save { file: file()?, replace: false },
@@ -113,15 +111,15 @@ impl Command {
                 other => return Err(refuse(format!("/stats is `on` or `off`, not `{other}`"))),
             }),
             "exit" | "quit" | "bye" => Self::Exit,
-            other => return Err(refuse(format!("there is no command `/{other}`"))),
+            other => return Err(unknown(&format!("/{other}"))),
         })
     }
 }
 
-/// `NAME VALUE` or `NAME=VALUE`
-fn assignment(text: &str) -> Option<(String, String)> {
-    let (name, value) = text.split_once(|c: char| c.is_whitespace() || c == '=')?;
-    Some((name.to_owned(), value.trim().to_owned())).filter(|(_, value)| !value.is_empty())
+/// `NAME VALUE`, `NAME=VALUE`, or a name alone.
+fn assignment(text: &str) -> (String, Option<String>) {
+    let (name, value) = text.split_once(|c: char| c.is_whitespace() || c == '=').unwrap_or((text, ""));
+    (name.to_owned(), Some(value.trim().to_owned()).filter(|value| !value.is_empty()))
 }
 
 const QUOTES: &str = "\"\"\"";
@@ -146,8 +144,12 @@ fn joined(text: &str) -> String {
     text.replace("\\\n", "\n")
 }
 
-fn refuse(message: String) -> Allowed {
-    Allowed(message)
+fn refuse(message: String) -> CliError {
+    CliError::Typed(message)
+}
+
+fn unknown(command: &str) -> CliError {
+    refuse(format!("there is no command `{command}`")).or_close(closest(command, NAMES))
 }
 
 #[cfg(test)]
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(parse("/system Be short."), Ok(Command::System(Some("Be short.".to_owned()))));
         assert_eq!(parse("/system -"), Ok(Command::System(Some(String::new()))));
         assert_eq!(parse("/system"), Ok(Command::System(None)));
-        let pair = Some(("top-k".to_owned(), "40".to_owned()));
+        let pair = Some(("top-k".to_owned(), Some("40".to_owned())));
         assert_eq!(parse("/set top-k 40"), Ok(Command::Set(pair.clone())));
         assert_eq!(parse("/set top-k=40"), Ok(Command::Set(pair)));
         assert_eq!(parse("/save -f a b.json"), Ok(Command::Save { file: "a b.json".to_owned(), replace: true }));
@@ -173,8 +175,15 @@ mod tests {
         assert_eq!(parse("/bye"), Ok(Command::Exit));
         assert_eq!(parse("/fly"), Err("there is no command `/fly`".to_owned()));
         assert_eq!(parse("/save"), Err("/save needs the name of a file".to_owned()));
-        assert_eq!(parse("/set x"), Err("/set needs a name and a value".to_owned()));
+        assert_eq!(parse("/set x"), Ok(Command::Set(Some(("x".to_owned(), None)))));
         assert_eq!(parse("/stats maybe"), Err("/stats is `on` or `off`, not `maybe`".to_owned()));
+    }
+
+    #[test]
+    fn a_slip_is_met_with_the_command_that_was_meant() {
+        let hint = |text| Command::parse(text).unwrap_err().hint().unwrap();
+        assert_eq!(hint("/hel"), "did you mean `/help`?");
+        assert_eq!(hint("/fly"), "/help lists commands");
     }
 
     #[test]

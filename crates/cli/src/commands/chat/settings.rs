@@ -4,6 +4,7 @@ use pleach_engine::{GenerationConfig, Sampling, Settings};
 
 use crate::args::{Allowed, parse_count, parse_max_tokens, parse_number, parse_seed, parse_stop};
 use crate::error::CliError;
+use crate::names::closest;
 
 /// The settings of a conversation, with what fills the gaps.
 pub(super) struct SettingsView<'a> {
@@ -32,6 +33,11 @@ impl SettingsView<'_> {
         NAMES.iter().map(|name| self.line(name)).collect()
     }
 
+    /// One of them.
+    pub(super) fn get(&self, name: &str) -> Result<String, CliError> {
+        if NAMES.contains(&name) { Ok(self.line(name)) } else { Err(unknown(name)) }
+    }
+
     /// Changes one, if it is in its range; returns what it is now. `default` leaves it to the model.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<String, CliError> {
         let refuse =
@@ -54,7 +60,7 @@ impl SettingsView<'_> {
             }
             "stop" if is_default => changed.stop.clear(),
             "stop" => changed.stop.push(parse_stop(value.trim_matches('"')).map_err(refuse)?),
-            _ => return Err(CliError::NoSetting { name: name.to_owned(), known: NAMES.join(", ") }),
+            _ => return Err(unknown(name)),
         }
         let resolved = changed.sampling.resolve(self.makers);
         resolved.validate(self.vocab_size).map_err(|error| match CliError::from_engine(error.into()) {
@@ -92,6 +98,10 @@ impl SettingsView<'_> {
     }
 }
 
+fn unknown(name: &str) -> CliError {
+    CliError::NoSetting { name: name.to_owned(), known: NAMES.join(", ") }.or_close(closest(name, NAMES))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +121,8 @@ mod tests {
         assert!(
             refused(&mut view, "heat", "1").starts_with("there is no setting `heat`: there are temperature, top-k")
         );
+        assert_eq!(view.get("top-k").unwrap(), view.lines()[1]);
+        assert_eq!(view.get("tempature").unwrap_err().hint().unwrap(), "did you mean `temperature`?");
         assert_eq!(settings.sampling.top_p, None);
     }
 }
