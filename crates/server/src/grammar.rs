@@ -15,6 +15,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use pleach_engine::Engine;
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 pub(crate) use self::rule::Rule;
 use crate::ServeError;
@@ -40,8 +41,8 @@ const MOST_COMPILED: usize = 4;
 /// Makes grammars for one model.
 pub(crate) struct Grammars {
     factory: Arc<ParserFactory>,
-    /// Each thread that compiles has one.
-    threads: Arc<()>,
+    /// Each thread that compiles holds one until it ends.
+    places: Arc<Semaphore>,
     vocab_size: usize,
     stop_tokens: Vec<u32>,
 }
@@ -60,7 +61,7 @@ impl Grammars {
         factory.limits_mut().verbose_errors = false;
         Ok(Self {
             factory: Arc::new(factory),
-            threads: Arc::new(()),
+            places: Arc::new(Semaphore::new(MOST_COMPILED)),
             vocab_size: engine.info().vocab_size,
             stop_tokens: engine.stop_tokens().to_vec(),
         })
@@ -117,10 +118,8 @@ impl Grammars {
         let too_long =
             || Refusal::TooLarge(format!("its grammar takes longer than {} s to compile", PATIENCE.as_secs()));
         let patience = until.checked_duration_since(Instant::now()).ok_or_else(too_long)?;
-        if Arc::strong_count(&self.threads) > MOST_COMPILED {
-            return Err(Refusal::Busy);
-        }
-        let (factory, place) = (Arc::clone(&self.factory), Arc::clone(&self.threads));
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Refusal::Busy)?;
+        let factory = Arc::clone(&self.factory);
         let (sender, compiled) = mpsc::channel();
         let work = move || {
             let _place = place;
