@@ -136,7 +136,7 @@ impl Device for CpuDevice {
 
     fn prepare(&self, recording: Recording) -> Result<Box<dyn Pass>, KernelError> {
         let pass = HostPass::new(Arc::clone(&self.kernels), recording.clone())?;
-        self.kernels.team().scratch.reserve(&recording);
+        self.kernels.team().scratch.reserve(self.kernels.set, &recording);
         Ok(Box::new(pass))
     }
 

@@ -178,11 +178,11 @@ fn check(
 fn products_of_every_format() {
     for format in FORMATS {
         for activations in [Activations::Int8PerGroup, Activations::Int8PerRow, Activations::Float] {
-            for rows in [1, 2, 5, 9, 19] {
-                check(&format!("linear {format} {activations:?}"), rows, 512, 2e-5, &|device, ops, x| {
+            for rows in [1, 2, 5, 9, 19, 70] {
+                check(&format!("linear {format} {activations:?}"), rows, 768, 2e-5, &|device, ops, x| {
                     let mut values = Values(7);
-                    let mut a = weight_data(&mut values, format, 37, 512);
-                    let mut b = weight_data(&mut values, format, 16, 512);
+                    let mut a = weight_data(&mut values, format, 37, 768);
+                    let mut b = weight_data(&mut values, format, 16, 768);
                     (a.activations, b.activations) = (activations, activations);
                     let (a, b) = (device.weight(a).unwrap(), device.weight(b).unwrap());
                     let bias = device.param(values.floats(37)).unwrap();

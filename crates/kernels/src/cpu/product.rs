@@ -9,6 +9,7 @@ use super::activations::ActivationGroup;
 use super::instruction_set::InstructionSet;
 use super::math::{load_part, store_part};
 use super::pool::Pool;
+use super::scratch::grow;
 use super::share::{Shared, chunk_size};
 use super::simd::{LANES, Simd};
 use super::tiles::{TILE, Tiles, pack_floats};
@@ -19,6 +20,8 @@ use crate::{Activations, FloatFormat};
 mod codes;
 mod floats;
 mod scales;
+#[cfg(target_arch = "x86_64")]
+mod unpacked;
 
 /// A row of the activations and the row of the output that its product goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +58,26 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Floats that one thread needs for a product, as many as [`CpuWeight::scratch_floats`] says.
-pub(super) type TileScratch = Vec<f32>;
+/// Memory that one thread needs for products.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TileScratch {
+    /// As many as [`CpuWeight::scratch_floats`] says.
+    floats: Vec<f32>,
+    /// Activations of the rows of [`unpacked`].
+    #[cfg(target_arch = "x86_64")]
+    shifted: Vec<ActivationGroup>,
+}
+
+impl TileScratch {
+    /// Grows to what products of `rows` rows with `weight` need.
+    pub(super) fn reserve(&mut self, set: InstructionSet, weight: &CpuWeight, rows: usize) {
+        grow(&mut self.floats, weight.scratch_floats());
+        #[cfg(target_arch = "x86_64")]
+        if set == InstructionSet::Avx2 && rows >= unpacked::FROM_ROWS && matches!(weight.form, Form::Codes(_)) {
+            grow(&mut self.shifted, rows.min(unpacked::ROWS) * weight.data.columns / GROUP);
+        }
+    }
+}
 
 /// Rows that meet a tile before the next tile is taken, at most: their codes stay in the second-level cache meanwhile.
 const ROW_BLOCK: usize = 64;
@@ -105,14 +126,37 @@ struct TileRange<'a, 'b> {
 impl TileRange<'_, '_> {
     fn run(&self, scratch: &mut TileScratch) {
         match &self.product.weight.form {
+            #[cfg(target_arch = "x86_64")]
+            Form::Codes(tiles)
+                if self.set == InstructionSet::Avx2 && self.product.moves.len() >= unpacked::FROM_ROWS =>
+            {
+                for moves in self.product.moves.chunks(unpacked::ROWS) {
+                    self.multiply_unpacked(tiles, moves, &mut scratch.shifted);
+                }
+            }
             Form::Codes(tiles) => self.each_block(|moves| self.multiply_codes(tiles, moves)),
             Form::Floats(format, tiles) => {
                 let tile = |tile| tiles.tile(tile);
                 self.each_block(|moves| self.multiply_floats(*format, &tile, self.tiles.clone(), moves));
             }
             // What is dequantized for a tile serves all rows.
-            Form::Dequantized => self.tiles.clone().for_each(|tile| self.dequantized_tile(tile, scratch)),
+            Form::Dequantized => self.tiles.clone().for_each(|tile| self.dequantized_tile(tile, &mut scratch.floats)),
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_unpacked(&self, tiles: &Tiles, moves: &[Move], shifted: &mut Vec<ActivationGroup>) {
+        let work = unpacked::MultiplyUnpacked {
+            tiles,
+            range: self.tiles.clone(),
+            moves,
+            x: self.inputs.groups(self.product.weight.data.activations),
+            groups: self.product.weight.data.columns / GROUP,
+            shifted,
+            outputs: self.outputs(),
+        };
+        // SAFETY: the set is the device's, which has checked it.
+        unsafe { unpacked::multiply(work) }
     }
 
     fn each_block(&self, multiply: impl Fn(&[Move])) {

@@ -4,6 +4,7 @@ use super::activations::ActivationGroup;
 use super::attention::AttentionScratch;
 use super::experts::ExpertScratch;
 use super::gated_delta;
+use super::instruction_set::InstructionSet;
 use super::product::{Move, TileScratch};
 use super::qk_norm_rope::Angles;
 use super::weight::{CpuWeight, cpu_weight};
@@ -58,23 +59,23 @@ impl Scratch {
     }
 
     /// Grows to what any run of `recording` needs.
-    pub(super) fn reserve(&mut self, recording: &Recording) {
+    pub(super) fn reserve(&mut self, set: InstructionSet, recording: &Recording) {
         let rows = recording.capacity.rows.max(recording.capacity.outputs);
         self.reserve_moves(rows);
         for op in &recording.ops {
             match op {
                 Op::Linear(op) => {
                     for projection in &op.projections {
-                        self.reserve_product(cpu_weight(&projection.weight), rows);
+                        self.reserve_product(set, cpu_weight(&projection.weight), rows);
                     }
                 }
                 Op::Experts(op) => {
                     let pairs = rows * op.chosen.width;
                     self.experts.reserve(op, rows);
                     for expert in op.experts.iter() {
-                        self.reserve_product(cpu_weight(&expert.gate), rows);
-                        self.reserve_product(cpu_weight(&expert.up), rows);
-                        self.reserve_product(cpu_weight(&expert.down), pairs);
+                        self.reserve_product(set, cpu_weight(&expert.gate), rows);
+                        self.reserve_product(set, cpu_weight(&expert.up), rows);
+                        self.reserve_product(set, cpu_weight(&expert.down), pairs);
                     }
                 }
                 Op::QkNormRope(op) => {
@@ -106,7 +107,7 @@ impl Scratch {
         }
     }
 
-    fn reserve_product(&mut self, weight: &CpuWeight, rows: usize) {
+    fn reserve_product(&mut self, set: InstructionSet, weight: &CpuWeight, rows: usize) {
         let groups = rows * weight.data.columns / GROUP;
         match weight.activations() {
             Some(Activations::Int8PerRow) => grow(&mut self.per_row, groups),
@@ -114,7 +115,7 @@ impl Scratch {
             None => {}
         }
         for tile in &mut self.tiles {
-            grow(tile, weight.scratch_floats());
+            tile.reserve(set, weight, rows);
         }
     }
 

@@ -12,7 +12,7 @@ mod avx512;
 mod neon;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use avx2::Avx2;
+pub(super) use avx2::{Avx2, taken, unrolled, widened};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
@@ -39,6 +39,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     const ROWS: usize;
     /// Rows that share 32 float weights.
     const FLOAT_ROWS: usize;
+    /// Whether products ask for memory by instruction even where the processor's own prefetching should keep ahead.
+    const ALWAYS_PREFETCHES: bool = false;
 
     fn splat(self, x: f32) -> Self::F32;
     fn load(self, x: &[f32; LANES]) -> Self::F32;

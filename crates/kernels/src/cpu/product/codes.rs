@@ -33,37 +33,54 @@ impl Kernel for MultiplyTiles<'_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.tiles.layout.format {
-            WeightFormat::Q4_0 => self.tiles(s, Planes::<4, 0, 8, 1>, Halves::<false>),
-            WeightFormat::Q4_1 => self.tiles(s, Planes::<4, 0, 0, 1>, Halves::<true>),
-            WeightFormat::Q5_0 => self.tiles(s, Planes::<4, 1, 16, 1>, Halves::<false>),
-            WeightFormat::Q5_1 => self.tiles(s, Planes::<4, 1, 0, 1>, Halves::<true>),
-            WeightFormat::Q8_0 => self.tiles(s, Planes::<8, 0, 128, 1>, Halves::<false>),
-            WeightFormat::Q2_K => self.tiles(s, Planes::<2, 0, 0, 2>, SuperNibbles),
-            WeightFormat::Q3_K => self.tiles(s, Planes::<2, 1, 4, 2>, Super::<false, 2>),
-            WeightFormat::Q4_K => self.tiles(s, Planes::<4, 0, 0, 1>, Super::<true, 1>),
-            WeightFormat::Q5_K => self.tiles(s, Planes::<4, 1, 0, 1>, Super::<true, 1>),
-            WeightFormat::Q6_K => self.tiles(s, Planes::<4, 2, 32, 2>, Super::<false, 2>),
-            WeightFormat::IQ4_NL => self.tiles(s, Table, Halves::<false>),
-            WeightFormat::IQ4_XS => self.tiles(s, Table, Super::<false, 1>),
-            WeightFormat::Affine { bits: 4, scales, .. } => {
-                self.tiles(s, Planes::<4, 0, 0, 1>, Floats::<true>(scales));
-            }
-            WeightFormat::Affine { .. } => self.tiles(s, Planes::<8, 0, 128, 1>, Floats::<true>(FloatFormat::F32)),
-            WeightFormat::Int8PerRow => self.tiles(s, Planes::<8, 0, 128, 1>, Floats::<false>(FloatFormat::F32)),
-            WeightFormat::Float(_) => unreachable!("float tiles have no codes"),
+        with_format(self.tiles.layout.format, InSet { s, work: self });
+    }
+}
+
+/// Work of one instruction set.
+struct InSet<S, W> {
+    s: S,
+    work: W,
+}
+
+/// What is done with tiles once it is known how they are packed.
+pub(super) trait WithFormat {
+    fn run<F: Packed, P: Scales>(self, codes: F, scales: P);
+}
+
+#[inline(always)]
+pub(super) fn with_format(format: WeightFormat, work: impl WithFormat) {
+    match format {
+        WeightFormat::Q4_0 => work.run(Planes::<4, 0, 8, 1>, Halves::<false>),
+        WeightFormat::Q4_1 => work.run(Planes::<4, 0, 0, 1>, Halves::<true>),
+        WeightFormat::Q5_0 => work.run(Planes::<4, 1, 16, 1>, Halves::<false>),
+        WeightFormat::Q5_1 => work.run(Planes::<4, 1, 0, 1>, Halves::<true>),
+        WeightFormat::Q8_0 => work.run(Planes::<8, 0, 128, 1>, Halves::<false>),
+        WeightFormat::Q2_K => work.run(Planes::<2, 0, 0, 2>, SuperNibbles),
+        WeightFormat::Q3_K => work.run(Planes::<2, 1, 4, 2>, Super::<false, 2>),
+        WeightFormat::Q4_K => work.run(Planes::<4, 0, 0, 1>, Super::<true, 1>),
+        WeightFormat::Q5_K => work.run(Planes::<4, 1, 0, 1>, Super::<true, 1>),
+        WeightFormat::Q6_K => work.run(Planes::<4, 2, 32, 2>, Super::<false, 2>),
+        WeightFormat::IQ4_NL => work.run(Table, Halves::<false>),
+        WeightFormat::IQ4_XS => work.run(Table, Super::<false, 1>),
+        WeightFormat::Affine { bits: 4, scales, .. } => work.run(Planes::<4, 0, 0, 1>, Floats::<true>(scales)),
+        WeightFormat::Affine { .. } => work.run(Planes::<8, 0, 128, 1>, Floats::<true>(FloatFormat::F32)),
+        WeightFormat::Int8PerRow => work.run(Planes::<8, 0, 128, 1>, Floats::<false>(FloatFormat::F32)),
+        WeightFormat::Float(_) => unreachable!("float tiles have no codes"),
+    }
+}
+
+impl<S: Simd> WithFormat for InSet<S, MultiplyTiles<'_, '_>> {
+    #[inline(always)]
+    fn run<F: Packed, P: Scales>(self, codes: F, scales: P) {
+        let Self { s, work } = self;
+        for tile in work.range.clone() {
+            work.rows(s, codes, scales, tile);
         }
     }
 }
 
 impl MultiplyTiles<'_, '_> {
-    #[inline(always)]
-    fn tiles<S: Simd, F: Packed, P: Scales>(self, s: S, codes: F, scales: P) {
-        for tile in self.range.clone() {
-            self.rows(s, codes, scales, tile);
-        }
-    }
-
     /// Several rows share each unpacked group; their sums stay in registers.
     #[inline(always)]
     fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, codes: F, scales: P, tile: usize) {
@@ -128,7 +145,7 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
         let (header, stored) = block.split_at(header_bytes);
         let open = scales.open(s, header);
         let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
-        let ahead = R > streamed_rows::<F, P>();
+        let ahead = R > streamed_rows::<S, F, P>();
         if ahead {
             prefetch::<S, F>(s, header_lines);
         } else if P::BLOCK_GROUPS != Some(1) {
@@ -177,8 +194,11 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
 /// Measured on Zen 4 cores with and without prefetching by instruction, which the others get. One thread, `Q4_0`: one row
 /// 20 and 30 GB/s, two rows 25 and 26, four rows 24 and 15, eight rows 12.5 and 6.5. Two threads, time of a pass: `Q4_K`
 /// two rows 2.8 and 4.3 ms; `Q6_K` one row 2.9 and 3.5 to 5.0 ms, two rows 2.5 and 5.7 to 7.9 ms. One thread, `Q4_K`, one
-/// row: 5.5 and 4.0 ms.
-const fn streamed_rows<F: Packed, P: Scales>() -> usize {
+/// row: 5.5 and 4.0 ms. On Zen 3 cores, which have AVX2 only, one row of `Q4_0` reads 18 GB/s without and 21 with it.
+const fn streamed_rows<S: Simd, F: Packed, P: Scales>() -> usize {
+    if S::ALWAYS_PREFETCHES {
+        return 0;
+    }
     if matches!(P::BLOCK_GROUPS, Some(1)) { 2 } else { 2 - F::SCALES }
 }
 
@@ -257,19 +277,30 @@ impl<F: Packed> Codes for Part<'_, F> {
 }
 
 /// How the codes of a group are packed.
-trait Packed: Copy {
+pub(super) trait Packed: Copy {
     /// Stored vectors per half.
     const VECTORS: usize;
     /// Scales per group.
     const SCALES: usize;
     /// The largest code.
     const MAX: i32;
+    /// What was added to the codes to make them unsigned.
+    const ADDED: i32;
 
     /// Code vector `p` of a half.
     fn vector<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]], half: usize, p: usize) -> S::Codes;
 
     /// What a sum over the part of scale `part` starts from, to take back what was added to the codes.
-    fn start(x: &ActivationGroup, part: usize) -> i32;
+    #[inline(always)]
+    fn start(x: &ActivationGroup, part: usize) -> i32 {
+        match (Self::ADDED, Self::SCALES) {
+            (0, _) => 0,
+            (128, _) => x.minus_128_sum,
+            (added, 1) => x.minus_8_sum * (added / 8),
+            // A multiple of 128 all the same.
+            (added, _) => x.minus_128_half_sums[part] / (128 / added),
+        }
+    }
 }
 
 /// Codes in planes of `LOW` and `HIGH` bits, `ADDED` to make them unsigned, with `SCALES` scales per group; see
@@ -283,6 +314,7 @@ impl<const LOW: usize, const HIGH: usize, const ADDED: i32, const SCALES: usize>
     const VECTORS: usize = LOW + HIGH;
     const SCALES: usize = SCALES;
     const MAX: i32 = (1 << (LOW + HIGH)) - 1;
+    const ADDED: i32 = ADDED;
 
     #[inline(always)]
     fn vector<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]], half: usize, p: usize) -> S::Codes {
@@ -299,17 +331,6 @@ impl<const LOW: usize, const HIGH: usize, const ADDED: i32, const SCALES: usize>
         let high = s.load_codes(&stored[2 * (LOW + p / per_vector) + half]);
         let shift = (HIGH * (p % per_vector)) as i32 - LOW as i32;
         s.or(low, s.bits(high, shift, (((1u16 << HIGH) - 1) << LOW) as u8))
-    }
-
-    #[inline(always)]
-    fn start(x: &ActivationGroup, part: usize) -> i32 {
-        match (ADDED, SCALES) {
-            (0, _) => 0,
-            (128, _) => x.minus_128_sum,
-            (added, 1) => x.minus_8_sum * (added / 8),
-            // A multiple of 128 all the same.
-            (added, _) => x.minus_128_half_sums[part] / (128 / added),
-        }
     }
 }
 
@@ -334,14 +355,10 @@ impl Packed for Table {
     const VECTORS: usize = 4;
     const SCALES: usize = 1;
     const MAX: i32 = 255;
+    const ADDED: i32 = 128;
 
     #[inline(always)]
     fn vector<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]], half: usize, p: usize) -> S::Codes {
         s.lookup(&Self::VALUES, Planes::<4, 0, 0, 1>::vector(s, stored, half, p))
-    }
-
-    #[inline(always)]
-    fn start(x: &ActivationGroup, _: usize) -> i32 {
-        x.minus_128_sum
     }
 }

@@ -30,12 +30,28 @@ macro_rules! halves {
     };
 }
 
+/// `body` for each `p` from 0 to `n`, 8 at most, without a loop: the compiler would keep one of this size, and its sums in
+/// memory.
+macro_rules! unrolled {
+    ($p:ident in 0..$n:ident $body:block) => {
+        unrolled!(@ $p $n $body 0 1 2 3 4 5 6 7)
+    };
+    (@ $p:ident $n:ident $body:block $($i:literal)*) => {
+        $(if $i < $n {
+            let $p = $i;
+            $body
+        })*
+    };
+}
+pub(in crate::cpu) use unrolled;
+
 impl Simd for Avx2 {
     type F32 = [__m256; 2];
     type I32 = [__m256i; 2];
     type Codes = [__m256i; 2];
     const ROWS: usize = 4;
     const FLOAT_ROWS: usize = 2;
+    const ALWAYS_PREFETCHES: bool = true;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F32 {
@@ -195,33 +211,27 @@ impl Simd for Avx2 {
             let start = unsafe { _mm256_set1_epi32(start[r]) };
             (sums[0][r], sums[1][r]) = ([start; 2], [start; 2]);
         }
-        // With constant bounds, so that the loop and its shifts are unrolled.
-        for step in 0..N / narrow {
-            let first = step * narrow;
-            let mut pairs = [[[zero; 2]; R]; 2];
-            for i in 0..2 * narrow {
-                let (half, p) = place::<R>(i, narrow);
-                let codes = codes.vector(self, half, first + p);
-                for r in 0..R {
-                    unsafe {
-                        let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][first + p]));
-                        let pairs = &mut pairs[half][r];
-                        pairs[0] = _mm256_add_epi16(pairs[0], _mm256_maddubs_epi16(codes[0], x));
-                        pairs[1] = _mm256_add_epi16(pairs[1], _mm256_maddubs_epi16(codes[1], x));
+        let mut pairs = [[[zero; 2]; R]; 2];
+        unrolled!(p in 0..N {
+            let halves = [codes.vector(self, 0, p), codes.vector(self, 1, p)];
+            for r in 0..R {
+                let x = unsafe { _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p])) };
+                for (pairs, codes) in pairs.iter_mut().zip(halves) {
+                    for part in 0..2 {
+                        pairs[r][part] =
+                            unsafe { _mm256_add_epi16(pairs[r][part], _mm256_maddubs_epi16(codes[part], x)) };
                     }
                 }
             }
-            for half in 0..2 {
-                for r in 0..R {
-                    unsafe {
-                        let (one, pairs) = (_mm256_set1_epi16(1), pairs[half][r]);
-                        let sums = &mut sums[half][r];
-                        sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(pairs[0], one));
-                        sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(pairs[1], one));
+            if (p + 1) % narrow == 0 {
+                let pairs = taken(&mut pairs, [[[zero; 2]; R]; 2]);
+                for (sums, pairs) in sums.as_flattened_mut().iter_mut().zip(pairs.as_flattened()) {
+                    for part in 0..2 {
+                        sums[part] = unsafe { widened(sums[part], pairs[part]) };
                     }
                 }
             }
-        }
+        });
         sums
     }
 
@@ -234,22 +244,22 @@ impl Simd for Avx2 {
         _: [i32; R],
     ) -> [[Self::I32; R]; 2] {
         let mut sums = [[[unsafe { _mm256_setzero_si256() }; 2]; R]; 2];
-        for i in 0..2 * N {
-            let (half, p) = place::<R>(i, N);
-            let codes = codes.vector(self, half, p);
-            for part in 0..2 {
-                unsafe {
-                    let code = _mm256_xor_si256(codes[part], _mm256_set1_epi8(-128));
-                    let magnitude = _mm256_abs_epi8(code);
-                    for r in 0..R {
-                        let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
-                        let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, code));
-                        let quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                        sums[half][r][part] = _mm256_add_epi32(sums[half][r][part], quads);
+        unrolled!(p in 0..N {
+            for (half, sums) in sums.iter_mut().enumerate() {
+                let codes = codes.vector(self, half, p);
+                for part in 0..2 {
+                    unsafe {
+                        let code = _mm256_xor_si256(codes[part], _mm256_set1_epi8(-128));
+                        let magnitude = _mm256_abs_epi8(code);
+                        for r in 0..R {
+                            let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
+                            let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, code));
+                            sums[r][part] = widened(sums[r][part], pairs);
+                        }
                     }
                 }
             }
-        }
+        });
         sums
     }
 
@@ -269,9 +279,17 @@ impl Simd for Avx2 {
     }
 }
 
-/// Half and vector that come `i`-th of `2 n`: in the order of memory for few rows, which are bound by it; one half after
-/// the other for more, whose sums would not fit the registers.
+/// What `sums` holds, which starts again from `zeros`. Without the checks of `std::mem::replace` in builds for tests, which
+/// are a large part of a product.
 #[inline(always)]
-fn place<const R: usize>(i: usize, n: usize) -> (usize, usize) {
-    if R <= 2 { (i % 2, i / 2) } else { (i / n, i % n) }
+pub(in crate::cpu) fn taken<T: Copy>(sums: &mut T, zeros: T) -> T {
+    let taken = *sums;
+    *sums = zeros;
+    taken
+}
+
+/// `sums` and the sums of neighboring 16-bit numbers.
+#[inline(always)]
+pub(in crate::cpu) unsafe fn widened(sums: __m256i, pairs: __m256i) -> __m256i {
+    unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }

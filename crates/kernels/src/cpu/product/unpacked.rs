@@ -1,0 +1,268 @@
+//! Tiles with 8-bit activations of many rows, for AVX2, which has no product of bytes that sums exactly in 32 bits.
+//!
+//! `vpmaddubsw` adds neighboring products of unsigned and signed bytes in 16 bits, and can take the signed ones from
+//! memory. So a tile's codes are unpacked once for all rows, to signed bytes, as many groups at a time as fit in the
+//! first-level cache, and a row is the unsigned factor: `x + 128`, of which `128 Σ code`, the same for all rows, is
+//! taken back. Codes of 8 bits are two planes of 4, `16 high + low`. The integers are those of
+//! [`dot_codes`](crate::cpu::simd::Simd::dot_codes), so the bits of a row are the same on both ways.
+//!
+//! What bounds it: instructions. A row, a tile and a group of 4-bit codes are 8 broadcasts, 32 products, 28 additions and
+//! some 20 more to scale the sums, against 8, 32, 28, 26 and 80 shared by four rows where each group is unpacked again.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "one argument holds for all: see `multiply`")]
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::codes::{Packed, WithFormat, with_format};
+use super::scales::Scales;
+use super::{Move, Outputs};
+use crate::cpu::activations::ActivationGroup;
+use crate::cpu::scratch::grow;
+use crate::cpu::simd::{Avx2, CODE_BYTES, Simd, taken, unrolled, widened};
+use crate::cpu::tiles::{TileLayout, Tiles};
+
+/// Rows from which unpacking pays.
+pub(super) const FROM_ROWS: usize = 24;
+
+/// Rows at a time, at most.
+pub(super) const ROWS: usize = 64;
+
+/// Code vectors that are unpacked at a time: half of a first-level cache of 32 KiB.
+const VECTORS: usize = 256;
+
+/// Vectors of unpacked codes of a half in a group and plane.
+const QUADS: usize = 8;
+
+/// The products of at most [`ROWS`] rows with some tiles.
+pub(super) struct MultiplyUnpacked<'a, 'o> {
+    pub(super) tiles: &'a Tiles,
+    pub(super) range: Range<usize>,
+    pub(super) moves: &'a [Move],
+    /// Activations, `[rows, groups]`.
+    pub(super) x: &'a [ActivationGroup],
+    /// Groups of a row.
+    pub(super) groups: usize,
+    /// Memory for the activations of `moves`.
+    pub(super) shifted: &'a mut Vec<ActivationGroup>,
+    pub(super) outputs: Outputs<'o>,
+}
+
+/// # Safety
+/// The machine has AVX2, FMA and F16C; all of this file is inlined into this function.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn multiply(work: MultiplyUnpacked<'_, '_>) {
+    with_format(work.tiles.layout.format, work);
+}
+
+impl WithFormat for MultiplyUnpacked<'_, '_> {
+    #[inline(always)]
+    fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
+        grow(self.shifted, self.moves.len() * self.groups);
+        for (&Move { from, .. }, row) in self.moves.iter().zip(self.shifted.chunks_exact_mut(self.groups)) {
+            for (shifted, group) in row.iter_mut().zip(&self.x[from as usize * self.groups..]) {
+                *shifted = *group;
+                shifted.codes.iter_mut().for_each(|code| *code ^= i8::MIN);
+            }
+        }
+        // SAFETY: the function that this is inlined into is compiled for the set, and its caller has it.
+        let s = unsafe { Avx2::new() };
+        let layout = &self.tiles.layout;
+        let at_a_time = VECTORS / (2 * QUADS * planes::<F>() * F::SCALES);
+        let mut opened = Opened::new(s);
+        let mut sums = [[s.splat(0.0); 2]; ROWS];
+        for tile in self.range.clone() {
+            let sums = &mut sums[..self.moves.len()];
+            sums.fill([s.splat(0.0); 2]);
+            for start in (0..self.groups).step_by(at_a_time) {
+                let groups = start..self.groups.min(start + at_a_time);
+                opened.open::<F, P>(s, layout, self.tiles.tile(tile), groups.clone(), scales);
+                for (sums, x) in sums.iter_mut().zip(self.shifted.chunks_exact(self.groups)) {
+                    *sums = add_groups::<F, P>(s, &opened, &x[groups.clone()], *sums);
+                }
+            }
+            for (sums, &Move { to, .. }) in sums.iter().zip(self.moves) {
+                self.outputs.write(s, to, tile, *sums);
+            }
+        }
+    }
+}
+
+/// Planes of signed codes.
+const fn planes<F: Packed>() -> usize {
+    if F::MAX == 255 { 2 } else { 1 }
+}
+
+/// What is taken from the codes of a plane to make them signed.
+const fn center<F: Packed>() -> i32 {
+    if F::MAX == 255 { 8 } else { (F::MAX + 1) / 2 }
+}
+
+/// `k` of the `k Σ x` by which sums of signed codes differ from those of the format.
+const fn added_back<F: Packed>() -> i32 {
+    // 16 (high − 8) + (low − 8) = code − 136.
+    if F::MAX == 255 { 136 - F::ADDED } else { center::<F>() - F::ADDED }
+}
+
+/// Vectors per part of a group that has a scale.
+const fn per_part<F: Packed>() -> usize {
+    QUADS / F::SCALES
+}
+
+type I32 = <Avx2 as Simd>::I32;
+type F32 = <Avx2 as Simd>::F32;
+type Codes = <Avx2 as Simd>::Codes;
+
+/// Some groups of a tile, ready for any row.
+struct Opened {
+    /// Signed codes: for each group, plane and four input features, the two halves.
+    codes: [Codes; VECTORS],
+    /// For each scale of each group.
+    parts: [Part; VECTORS / (2 * QUADS)],
+}
+
+/// What belongs to a scale, for both halves.
+#[derive(Clone, Copy)]
+struct Part {
+    /// `−128 Σ code`.
+    minus_128_sums: [I32; 2],
+    scales: [F32; 2],
+    /// If the format has them.
+    biases: [F32; 2],
+}
+
+impl Opened {
+    #[inline(always)]
+    fn new(s: Avx2) -> Self {
+        let (integers, floats) = (unsafe { [_mm256_setzero_si256(); 2] }, s.splat(0.0));
+        let part = Part { minus_128_sums: [integers; 2], scales: [floats; 2], biases: [floats; 2] };
+        Self { codes: [integers; VECTORS], parts: [part; VECTORS / (2 * QUADS)] }
+    }
+
+    #[inline(always)]
+    fn open<F: Packed, P: Scales>(
+        &mut self,
+        s: Avx2,
+        layout: &TileLayout,
+        tile: &[u8],
+        groups: Range<usize>,
+        scales: P,
+    ) {
+        let of_groups = self.codes.chunks_exact_mut(2 * QUADS * planes::<F>());
+        for ((g, codes), parts) in groups.zip(of_groups).zip(self.parts.chunks_exact_mut(F::SCALES)) {
+            let block = &tile[g / layout.block_groups * layout.block_bytes()..][..layout.block_bytes()];
+            let (header, stored) = block.split_at(layout.header_bytes);
+            let open = scales.open(s, header);
+            let i = g % layout.block_groups;
+            let stored = &stored.as_chunks().0[2 * F::VECTORS * i..][..2 * F::VECTORS];
+            for (index, part) in parts.iter_mut().enumerate() {
+                for half in 0..2 {
+                    let first = index * per_part::<F>();
+                    part.minus_128_sums[half] = unpack_part::<F>(s, stored, half, first, codes);
+                    let i = F::SCALES * i + index;
+                    part.scales[half] = scales.scale(s, header, &open, half, i);
+                    if P::BIASED {
+                        part.biases[half] = scales.bias(s, header, &open, half, i);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Unpacks a half of the part that begins with vector `first`; gives `−128 Σ code` for its features.
+#[inline(always)]
+fn unpack_part<F: Packed>(s: Avx2, stored: &[[u8; CODE_BYTES]], half: usize, first: usize, out: &mut [Codes]) -> I32 {
+    let n = per_part::<F>();
+    let mut sums = [unsafe { _mm256_setzero_si256() }; 2];
+    unrolled!(p in 0..n {
+        let p = first + p;
+        let codes = F::vector(s, stored, half, p);
+        for plane in 0..planes::<F>() {
+            let codes = if planes::<F>() == 1 { codes } else { s.bits(codes, 4 * plane as i32, 15) };
+            for part in 0..2 {
+                unsafe {
+                    let signed = _mm256_sub_epi8(codes[part], _mm256_set1_epi8(center::<F>() as i8));
+                    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1 << (4 * plane)), signed);
+                    sums[part] = _mm256_add_epi16(sums[part], pairs);
+                    out[2 * (plane * QUADS + p) + half][part] = signed;
+                }
+            }
+        }
+    });
+    unsafe {
+        let minus_128 = _mm256_set1_epi16(-128);
+        [_mm256_madd_epi16(sums[0], minus_128), _mm256_madd_epi16(sums[1], minus_128)]
+    }
+}
+
+/// Adds the products of opened groups with one row, in the order of [`sum_groups`](super::codes).
+#[inline(always)]
+fn add_groups<F: Packed, P: Scales>(s: Avx2, opened: &Opened, x: &[ActivationGroup], sums: [F32; 2]) -> [F32; 2] {
+    let mut sums = sums;
+    let codes = opened.codes.chunks_exact(2 * QUADS * planes::<F>());
+    for ((x, codes), parts) in x.iter().zip(codes).zip(opened.parts.chunks_exact(F::SCALES)) {
+        for (index, part) in parts.iter().enumerate() {
+            let dots = dot::<F>(codes, x, index, part);
+            for half in 0..2 {
+                let dot = s.mul(s.to_f32(dots[half]), s.splat(x.scale));
+                sums[half] = s.fma(dot, part.scales[half], sums[half]);
+                if P::BIASED {
+                    let xsum = if F::SCALES == 1 { x.scaled_sum } else { x.scaled_half_sums[index] };
+                    sums[half] = s.fma(s.splat(xsum), part.biases[half], sums[half]);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// The exact sums of both halves of the tile over part `index` of a group.
+#[inline(always)]
+fn dot<F: Packed>(codes: &[Codes], x: &ActivationGroup, index: usize, part: &Part) -> [I32; 2] {
+    let n = per_part::<F>();
+    // Every vector adds two products of at most 255 and `center` to a 16-bit sum.
+    let narrow = n.min((i16::MAX as i32 / (2 * 255 * center::<F>())) as usize);
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let row_term = _mm256_set1_epi32(added_back::<F>() * x_sum::<F>(x, index));
+        let mut sums = part.minus_128_sums;
+        if added_back::<F>() != 0 {
+            for sum in sums.as_flattened_mut() {
+                *sum = _mm256_add_epi32(*sum, row_term);
+            }
+        }
+        let mut pairs = [[[zero; 2]; 2]; 2];
+        unrolled!(p in 0..n {
+            let quad = index * n + p;
+            let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x.quads()[quad]));
+            for plane in 0..planes::<F>() {
+                for half in 0..2 {
+                    let codes = codes[2 * (plane * QUADS + quad) + half];
+                    for part in 0..2 {
+                        let products = _mm256_maddubs_epi16(x, codes[part]);
+                        pairs[plane][half][part] = _mm256_add_epi16(pairs[plane][half][part], products);
+                    }
+                }
+            }
+            if (p + 1) % narrow == 0 {
+                let pairs = taken(&mut pairs, [[[zero; 2]; 2]; 2]);
+                for half in 0..2 {
+                    for part in 0..2 {
+                        sums[half][part] = widened(sums[half][part], pairs[0][half][part]);
+                        if planes::<F>() == 2 {
+                            let high = _mm256_madd_epi16(pairs[1][half][part], _mm256_set1_epi16(16));
+                            sums[half][part] = _mm256_add_epi32(sums[half][part], high);
+                        }
+                    }
+                }
+            }
+        });
+        sums
+    }
+}
+
+/// `Σ x` over part `index` of a group.
+#[inline(always)]
+fn x_sum<F: Packed>(x: &ActivationGroup, index: usize) -> i32 {
+    if F::SCALES == 1 { -(x.minus_8_sum >> 3) } else { -(x.minus_128_half_sums[index] >> 7) }
+}
