@@ -83,7 +83,7 @@ impl CpuDevice {
         let threads = options.threads.unwrap_or_else(threads::default_threads);
         let pool = Pool::new(threads).map_err(|source| KernelError::Threads { threads: threads.get(), source })?;
         let team = Mutex::new(Team { pool, scratch: Scratch::new(threads.get()), arena: Arena::default() });
-        Ok(Self { kernels: Arc::new(Kernels { set, threads, team }) })
+        Ok(Self { kernels: Arc::new(Kernels { set, asks_ahead: set.asks_ahead(), threads, team }) })
     }
 
     /// Threads that share a pass.
@@ -159,6 +159,8 @@ const NAME: &str = "cpu";
 #[derive(Debug)]
 struct Kernels {
     set: InstructionSet,
+    /// See [`InstructionSet::asks_ahead`].
+    asks_ahead: bool,
     threads: NonZeroUsize,
     team: Mutex<Team>,
 }

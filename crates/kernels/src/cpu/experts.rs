@@ -168,7 +168,7 @@ fn multiply_pairs<'a, F, const N: usize>(
 {
     let Team { pool, scratch, .. } = team;
     let inputs = Inputs { x, per_group: &scratch.per_group, per_row: &scratch.per_row };
-    multiply(cpu.set, pool, &mut scratch.tiles, inputs, N * pairs.active.len(), &|i| {
+    multiply(cpu, pool, &mut scratch.tiles, inputs, N * pairs.active.len(), &|i| {
         let expert = pairs.active[i / N];
         let weight: &CpuWeight = cpu_weight((pairs.weights)(&op.experts[expert])[i % N]);
         let moves = &pairs.moves[pairs.starts[expert]..pairs.starts[expert + 1]];

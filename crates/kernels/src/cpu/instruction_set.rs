@@ -85,6 +85,26 @@ impl InstructionSet {
         }
     }
 
+    /// Whether products of one or two rows ask for memory by instruction too, because the prefetching of this machine's
+    /// processors does not keep ahead of them. It changes no bit of what they compute.
+    ///
+    /// Measured with two threads: on Zen 3, which has AVX2 only, one row of `Q4_0` reads 18 GB/s without and 21 with it; for
+    /// Zen 4 see [`product`](super::product).
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn asks_ahead(self) -> bool {
+        match self {
+            Self::Avx2 => true,
+            Self::Avx512Vnni => is_intel(),
+            _ => false,
+        }
+    }
+
+    /// Whether products of one or two rows ask for memory by instruction too.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn asks_ahead(self) -> bool {
+        false
+    }
+
     /// `self`, if the machine has it.
     pub(super) fn checked(self) -> Result<Self, KernelError> {
         if self.is_available() { Ok(self) } else { Err(KernelError::InstructionSet { name: self.name() }) }
@@ -110,6 +130,13 @@ impl InstructionSet {
             _ => kernel.run(Scalar),
         }
     }
+}
+
+/// Whether Intel made the processor.
+#[cfg(target_arch = "x86_64")]
+fn is_intel() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
 }
 
 impl fmt::Display for InstructionSet {

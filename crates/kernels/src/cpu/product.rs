@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::Kernels;
 use super::activations::ActivationGroup;
 use super::instruction_set::InstructionSet;
 use super::math::{load_part, store_part};
@@ -87,7 +88,7 @@ const ROW_BLOCK_OF_MANY: usize = 60;
 
 /// Computes `num_products` products in one dispatch; `product(i)` gives the i-th.
 pub(super) fn multiply<'a>(
-    set: InstructionSet,
+    cpu: &Kernels,
     pool: &mut Pool,
     scratch: &mut [TileScratch],
     inputs: Inputs<'_>,
@@ -107,7 +108,13 @@ pub(super) fn multiply<'a>(
             let tiles = product.weight.num_tiles();
             let (from, to) = (start.max(first), end.min(first + tiles));
             if from < to {
-                let work = TileRange { set, inputs, product, tiles: from - first..to - first };
+                let work = TileRange {
+                    set: cpu.set,
+                    asks_ahead: cpu.asks_ahead,
+                    inputs,
+                    product,
+                    tiles: from - first..to - first,
+                };
                 work.run(scratch);
             }
             first += tiles;
@@ -118,6 +125,7 @@ pub(super) fn multiply<'a>(
 /// Some tiles of one product, for one thread.
 struct TileRange<'a, 'b> {
     set: InstructionSet,
+    asks_ahead: bool,
     inputs: Inputs<'a>,
     product: Product<'b>,
     tiles: Range<usize>,
@@ -172,6 +180,7 @@ impl TileRange<'_, '_> {
             moves,
             x: self.inputs.groups(self.product.weight.data.activations),
             groups: self.product.weight.data.columns / GROUP,
+            asks_ahead: self.asks_ahead,
             outputs: self.outputs(),
         });
     }
@@ -190,6 +199,7 @@ impl TileRange<'_, '_> {
             moves,
             x: self.inputs.x,
             columns: self.product.weight.data.columns,
+            asks_ahead: self.asks_ahead,
             outputs: self.outputs(),
         });
     }

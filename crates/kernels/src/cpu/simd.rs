@@ -39,8 +39,6 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     const ROWS: usize;
     /// Rows that share 32 float weights.
     const FLOAT_ROWS: usize;
-    /// Whether products ask for memory by instruction even where the processor's own prefetching should keep ahead.
-    const ALWAYS_PREFETCHES: bool = false;
 
     fn splat(self, x: f32) -> Self::F32;
     fn load(self, x: &[f32; LANES]) -> Self::F32;

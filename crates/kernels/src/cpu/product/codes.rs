@@ -25,6 +25,8 @@ pub(super) struct MultiplyTiles<'a, 'o> {
     pub(super) x: &'a [ActivationGroup],
     /// Groups of a row.
     pub(super) groups: usize,
+    /// See [`asks_ahead`](crate::InstructionSet::asks_ahead).
+    pub(super) asks_ahead: bool,
     pub(super) outputs: Outputs<'o>,
 }
 
@@ -115,7 +117,8 @@ impl MultiplyTiles<'_, '_> {
         for r in 0..R {
             x[r] = &self.x[moves[r].from as usize * self.groups..][..self.groups];
         }
-        let sums = sum_groups::<S, F, P, R>(s, &self.tiles.layout, self.tiles.tile(tile), codes, scales, x);
+        let (layout, tile_bytes) = (&self.tiles.layout, self.tiles.tile(tile));
+        let sums = sum_groups::<S, F, P, R>(s, layout, tile_bytes, codes, scales, self.asks_ahead, x);
         for r in 0..R {
             self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
         }
@@ -130,6 +133,7 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
     tile: &[u8],
     _: F,
     scales: P,
+    asks_ahead: bool,
     x: [&[ActivationGroup]; R],
 ) -> [[S::F32; R]; 2] {
     let header_bytes = P::HEADER_BYTES.unwrap_or(layout.header_bytes);
@@ -145,7 +149,7 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
         let (header, stored) = block.split_at(header_bytes);
         let open = scales.open(s, header);
         let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
-        let ahead = R > streamed_rows::<S, F, P>();
+        let ahead = asks_ahead || R > streamed_rows::<F, P>();
         if ahead {
             prefetch::<S, F>(s, header_lines);
         } else if P::BLOCK_GROUPS != Some(1) {
@@ -188,17 +192,15 @@ fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
     sums
 }
 
-/// Rows up to which the processor's own prefetching keeps ahead of the products. Header and codes read by turns are two
-/// places to it, and scales for half a group are more of them.
+/// Rows up to which the processor's own prefetching keeps ahead of the products, where it does at all: see
+/// [`asks_ahead`](crate::InstructionSet::asks_ahead). Header and codes read by turns are two places to it, and scales for half a group are
+/// more of them.
 ///
 /// Measured on Zen 4 cores with and without prefetching by instruction, which the others get. One thread, `Q4_0`: one row
 /// 20 and 30 GB/s, two rows 25 and 26, four rows 24 and 15, eight rows 12.5 and 6.5. Two threads, time of a pass: `Q4_K`
 /// two rows 2.8 and 4.3 ms; `Q6_K` one row 2.9 and 3.5 to 5.0 ms, two rows 2.5 and 5.7 to 7.9 ms. One thread, `Q4_K`, one
-/// row: 5.5 and 4.0 ms. On Zen 3 cores, which have AVX2 only, one row of `Q4_0` reads 18 GB/s without and 21 with it.
-const fn streamed_rows<S: Simd, F: Packed, P: Scales>() -> usize {
-    if S::ALWAYS_PREFETCHES {
-        return 0;
-    }
+/// row: 5.5 and 4.0 ms.
+const fn streamed_rows<F: Packed, P: Scales>() -> usize {
     if matches!(P::BLOCK_GROUPS, Some(1)) { 2 } else { 2 - F::SCALES }
 }
 

@@ -22,6 +22,8 @@ pub(super) struct MultiplyFloats<'a, 't, 'o> {
     /// Activations, `[rows, columns]`.
     pub(super) x: &'a [f32],
     pub(super) columns: usize,
+    /// See [`asks_ahead`](crate::InstructionSet::asks_ahead).
+    pub(super) asks_ahead: bool,
     pub(super) outputs: Outputs<'o>,
 }
 
@@ -67,7 +69,7 @@ impl MultiplyFloats<'_, '_, '_> {
         for r in 0..R {
             x[r] = &self.x[moves[r].from as usize * self.columns..][..self.columns];
         }
-        let sums = dots::<S, E, N, R>(s, (self.tiles)(tile), x);
+        let sums = dots::<S, E, N, R>(s, (self.tiles)(tile), self.asks_ahead, x);
         for r in 0..R {
             self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
         }
@@ -76,7 +78,12 @@ impl MultiplyFloats<'_, '_, '_> {
 
 /// Products of both halves of a tile with each row.
 #[inline(always)]
-fn dots<S: Simd, E: Floats<N>, const N: usize, const R: usize>(s: S, tile: &[u8], x: [&[f32]; R]) -> [[S::F32; R]; 2] {
+fn dots<S: Simd, E: Floats<N>, const N: usize, const R: usize>(
+    s: S,
+    tile: &[u8],
+    asks_ahead: bool,
+    x: [&[f32]; R],
+) -> [[S::F32; R]; 2] {
     let (features, _) = tile.as_chunks::<N>().0.as_chunks::<2>();
     let mut of_rows = x;
     for r in 0..R {
@@ -84,7 +91,7 @@ fn dots<S: Simd, E: Floats<N>, const N: usize, const R: usize>(s: S, tile: &[u8]
     }
     let mut sums = [[s.splat(0.0); R]; 2];
     for (i, halves) in features.iter().enumerate() {
-        if R > STREAMED_ROWS {
+        if asks_ahead || R > STREAMED_ROWS {
             for line in halves.as_flattened().chunks_exact(CODE_BYTES) {
                 s.prefetch(line.as_ptr().wrapping_add(PREFETCH_BYTES));
             }

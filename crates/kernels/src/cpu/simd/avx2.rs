@@ -51,7 +51,6 @@ impl Simd for Avx2 {
     type Codes = [__m256i; 2];
     const ROWS: usize = 4;
     const FLOAT_ROWS: usize = 2;
-    const ALWAYS_PREFETCHES: bool = true;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F32 {
