@@ -20,9 +20,12 @@ use crate::{Activations, FloatFormat};
 
 mod codes;
 mod floats;
+mod look_up;
 mod scales;
 #[cfg(target_arch = "x86_64")]
 mod unpacked;
+
+pub(super) use look_up::look_up;
 
 /// A row of the activations and the row of the output that its product goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

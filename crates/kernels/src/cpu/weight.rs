@@ -1,15 +1,16 @@
 //! Weights as this device keeps them.
 
+use bytes::Bytes;
+
 use super::instruction_set::InstructionSet;
 use super::memory::Arena;
 use super::pool::Pool;
 use super::tiles::{TILE, Tiles};
 use crate::{Activations, FloatFormat, Weight, WeightData, WeightFormat};
 
-/// A weight in the form that its products use, and the bytes it came in for embedding look-ups.
-///
-/// The bytes of a repacked weight are not touched by products again, so whoever owns them may let their pages go.
+/// A weight in the form that products and embedding look-ups use.
 pub(super) struct CpuWeight {
+    /// What was loaded; without its bytes where the form has them.
     pub(super) data: WeightData,
     pub(super) form: Form,
 }
@@ -31,6 +32,12 @@ impl CpuWeight {
             (WeightFormat::Float(float), _) => Form::Floats(float, Tiles::new(set, &data, pool, arena)),
             (_, Activations::Float) => Form::Dequantized,
             _ => Form::Codes(Tiles::new(set, &data, pool, arena)),
+        };
+        let data = match form {
+            Form::Dequantized => data,
+            Form::Floats(..) | Form::Codes(_) => {
+                WeightData { data: Bytes::new(), scales: Bytes::new(), biases: Bytes::new(), ..data }
+            }
         };
         Self { data, form }
     }
