@@ -138,11 +138,13 @@ impl TileRange<'_, '_> {
     fn run(&self, scratch: &mut TileScratch) {
         match &self.product.weight.form {
             #[cfg(target_arch = "x86_64")]
-            Form::Codes(tiles)
-                if self.set == InstructionSet::Avx2 && self.product.moves.len() >= unpacked::FROM_ROWS =>
-            {
+            Form::Codes(tiles) if self.set == InstructionSet::Avx2 => {
                 for moves in self.product.moves.chunks(unpacked::ROWS) {
-                    self.multiply_unpacked(tiles, moves, &mut scratch.shifted);
+                    if moves.len() < unpacked::FROM_ROWS {
+                        self.multiply_codes(tiles, moves);
+                    } else {
+                        self.multiply_unpacked(tiles, moves, &mut scratch.shifted);
+                    }
                 }
             }
             Form::Codes(tiles) => self.each_block(|moves| self.multiply_codes(tiles, moves)),
@@ -166,7 +168,8 @@ impl TileRange<'_, '_> {
             shifted,
             outputs: self.outputs(),
         };
-        // SAFETY: the set is the device's, which has checked it.
+        debug_assert_eq!(self.set, InstructionSet::Avx2);
+        // SAFETY: called for AVX2 only, which the device has checked.
         unsafe { unpacked::multiply(work) }
     }
 

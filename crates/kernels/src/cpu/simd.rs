@@ -12,7 +12,7 @@ mod avx512;
 mod neon;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use avx2::{Avx2, taken, unrolled, widened};
+pub(super) use avx2::{Avx2, narrow, taken, unrolled};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]

@@ -13,7 +13,7 @@ use crate::blocks::IQ4_VALUES;
 use crate::cpu::activations::ActivationGroup;
 use crate::cpu::instruction_set::Kernel;
 use crate::cpu::simd::{CODE_BYTES, Codes, Simd};
-use crate::cpu::tiles::{TileLayout, Tiles};
+use crate::cpu::tiles::Tiles;
 use crate::{FloatFormat, WeightFormat};
 
 /// The products of `moves` with some tiles.
@@ -39,10 +39,10 @@ impl Kernel for MultiplyTiles<'_, '_> {
     }
 }
 
-/// Work of one instruction set.
-struct InSet<S, W> {
+/// Products in one instruction set.
+struct InSet<'a, 'o, S> {
     s: S,
-    work: W,
+    work: MultiplyTiles<'a, 'o>,
 }
 
 /// What is done with tiles once it is known how they are packed.
@@ -72,12 +72,12 @@ pub(super) fn with_format(format: WeightFormat, work: impl WithFormat) {
     }
 }
 
-impl<S: Simd> WithFormat for InSet<S, MultiplyTiles<'_, '_>> {
+impl<S: Simd> WithFormat for InSet<'_, '_, S> {
     #[inline(always)]
-    fn run<F: Packed, P: Scales>(self, codes: F, scales: P) {
+    fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
         let Self { s, work } = self;
         for tile in work.range.clone() {
-            work.rows(s, codes, scales, tile);
+            work.rows::<S, F, P>(s, scales, tile);
         }
     }
 }
@@ -85,17 +85,17 @@ impl<S: Simd> WithFormat for InSet<S, MultiplyTiles<'_, '_>> {
 impl MultiplyTiles<'_, '_> {
     /// Several rows share each unpacked group; their sums stay in registers.
     #[inline(always)]
-    fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, codes: F, scales: P, tile: usize) {
+    fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, scales: P, tile: usize) {
         for moves in self.moves.chunks(S::ROWS) {
             match moves.len() {
-                1 => self.group_of_rows::<S, F, P, 1>(s, codes, scales, tile, moves),
-                2 => self.group_of_rows::<S, F, P, 2>(s, codes, scales, tile, moves),
-                3 => self.group_of_rows::<S, F, P, 3>(s, codes, scales, tile, moves),
-                4 => self.group_of_rows::<S, F, P, 4>(s, codes, scales, tile, moves),
-                5 => self.group_of_rows::<S, F, P, 5>(s, codes, scales, tile, moves),
-                6 => self.group_of_rows::<S, F, P, 6>(s, codes, scales, tile, moves),
-                7 => self.group_of_rows::<S, F, P, 7>(s, codes, scales, tile, moves),
-                _ => self.group_of_rows::<S, F, P, 8>(s, codes, scales, tile, moves),
+                1 => self.group_of_rows::<S, F, P, 1>(s, scales, tile, moves),
+                2 => self.group_of_rows::<S, F, P, 2>(s, scales, tile, moves),
+                3 => self.group_of_rows::<S, F, P, 3>(s, scales, tile, moves),
+                4 => self.group_of_rows::<S, F, P, 4>(s, scales, tile, moves),
+                5 => self.group_of_rows::<S, F, P, 5>(s, scales, tile, moves),
+                6 => self.group_of_rows::<S, F, P, 6>(s, scales, tile, moves),
+                7 => self.group_of_rows::<S, F, P, 7>(s, scales, tile, moves),
+                _ => self.group_of_rows::<S, F, P, 8>(s, scales, tile, moves),
             }
         }
     }
@@ -104,7 +104,6 @@ impl MultiplyTiles<'_, '_> {
     fn group_of_rows<S: Simd, F: Packed, P: Scales, const R: usize>(
         &self,
         s: S,
-        codes: F,
         scales: P,
         tile: usize,
         moves: &[Move],
@@ -117,84 +116,82 @@ impl MultiplyTiles<'_, '_> {
         for r in 0..R {
             x[r] = &self.x[moves[r].from as usize * self.groups..][..self.groups];
         }
-        let (layout, tile_bytes) = (&self.tiles.layout, self.tiles.tile(tile));
-        let sums = sum_groups::<S, F, P, R>(s, layout, tile_bytes, codes, scales, self.asks_ahead, x);
+        let sums = self.sum_groups::<S, F, P, R>(s, scales, tile, x);
         for r in 0..R {
             self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
         }
     }
-}
 
-/// `Σ_g xscale · (scale · Σ code · xcode + bias · Σ xcode)`, groups in ascending order, of both halves.
-#[inline(always)]
-fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
-    s: S,
-    layout: &TileLayout,
-    tile: &[u8],
-    _: F,
-    scales: P,
-    asks_ahead: bool,
-    x: [&[ActivationGroup]; R],
-) -> [[S::F32; R]; 2] {
-    let header_bytes = P::HEADER_BYTES.unwrap_or(layout.header_bytes);
-    let block_groups = P::BLOCK_GROUPS.unwrap_or(layout.block_groups);
-    let block_bytes = header_bytes + block_groups * 2 * F::VECTORS * CODE_BYTES;
-    let groups = layout.blocks * block_groups;
-    let mut of_rows = x;
-    for r in 0..R {
-        of_rows[r] = &x[r][..groups];
-    }
-    let mut sums = [[s.splat(0.0); R]; 2];
-    for (b, block) in tile.chunks_exact(block_bytes).enumerate() {
-        let (header, stored) = block.split_at(header_bytes);
-        let open = scales.open(s, header);
-        let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
-        let ahead = asks_ahead || R > streamed_rows::<F, P>();
-        if ahead {
-            prefetch::<S, F>(s, header_lines);
-        } else if P::BLOCK_GROUPS != Some(1) {
-            // What the groups will ask for one by one is met in passing: without this, one row of `Q4_K` read 10 GB/s,
-            // not 27.
-            header_lines.iter().for_each(|line| s.prefetch_near(line.as_ptr()));
+    /// `Σ_g xscale · (scale · Σ code · xcode + bias · Σ xcode)`, groups in ascending order, of both halves.
+    #[inline(always)]
+    fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
+        &self,
+        s: S,
+        scales: P,
+        tile: usize,
+        x: [&[ActivationGroup]; R],
+    ) -> [[S::F32; R]; 2] {
+        let layout = &self.tiles.layout;
+        let header_bytes = P::HEADER_BYTES.unwrap_or(layout.header_bytes);
+        let block_groups = P::BLOCK_GROUPS.unwrap_or(layout.block_groups);
+        let block_bytes = header_bytes + block_groups * 2 * F::VECTORS * CODE_BYTES;
+        let groups = layout.blocks * block_groups;
+        let mut of_rows = x;
+        for r in 0..R {
+            of_rows[r] = &x[r][..groups];
         }
-        for (i, stored) in stored.as_chunks::<CODE_BYTES>().0.chunks_exact(2 * F::VECTORS).enumerate() {
+        let mut sums = [[s.splat(0.0); R]; 2];
+        for (b, block) in self.tiles.tile(tile).chunks_exact(block_bytes).enumerate() {
+            let (header, stored) = block.split_at(header_bytes);
+            let open = scales.open(s, header);
+            let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
+            let ahead = self.asks_ahead || R > streamed_rows::<F, P>();
             if ahead {
-                prefetch::<S, F>(s, stored);
+                prefetch::<S, F>(s, header_lines);
+            } else if P::BLOCK_GROUPS != Some(1) {
+                // What the groups will ask for one by one is met in passing: without this, one row of `Q4_K` read 10 GB/s,
+                // not 27.
+                header_lines.iter().for_each(|line| s.prefetch_near(line.as_ptr()));
             }
-            let mut group = [&ActivationGroup::ZERO; R];
-            for r in 0..R {
-                // SAFETY: each row was cut to `groups` groups above, and a tile has `blocks` blocks of `block_groups`;
-                // checked, the eight bounds would take a tenth of the loop.
-                group[r] = unsafe { of_rows[r].get_unchecked(b * block_groups + i) };
-            }
-            for part in 0..F::SCALES {
-                let dots = dots::<S, F, R>(s, stored, group, part);
-                for half in 0..2 {
-                    let scale = scales.scale(s, header, &open, half, F::SCALES * i + part);
-                    for r in 0..R {
-                        let dot = s.mul(s.to_f32(dots[half][r]), s.splat(group[r].scale));
-                        sums[half][r] = s.fma(dot, scale, sums[half][r]);
-                    }
+            for (i, stored) in stored.as_chunks::<CODE_BYTES>().0.chunks_exact(2 * F::VECTORS).enumerate() {
+                if ahead {
+                    prefetch::<S, F>(s, stored);
                 }
-                if P::BIASED {
-                    for (half, sums) in sums.iter_mut().enumerate() {
-                        let bias = scales.bias(s, header, &open, half, F::SCALES * i + part);
+                let mut group = [&ActivationGroup::ZERO; R];
+                for r in 0..R {
+                    // SAFETY: each row was cut to `groups` groups above, and a tile has `blocks` blocks of `block_groups`;
+                    // checked, the eight bounds would take a tenth of the loop.
+                    group[r] = unsafe { of_rows[r].get_unchecked(b * block_groups + i) };
+                }
+                for part in 0..F::SCALES {
+                    let dots = dots::<S, F, R>(s, stored, group, part);
+                    for half in 0..2 {
+                        let scale = scales.scale(s, header, &open, half, F::SCALES * i + part);
                         for r in 0..R {
-                            let xsum =
-                                if F::SCALES == 1 { group[r].scaled_sum } else { group[r].scaled_half_sums[part] };
-                            sums[r] = s.fma(s.splat(xsum), bias, sums[r]);
+                            let dot = s.mul(s.to_f32(dots[half][r]), s.splat(group[r].scale));
+                            sums[half][r] = s.fma(dot, scale, sums[half][r]);
+                        }
+                    }
+                    if P::BIASED {
+                        for (half, sums) in sums.iter_mut().enumerate() {
+                            let bias = scales.bias(s, header, &open, half, F::SCALES * i + part);
+                            for r in 0..R {
+                                let xsum =
+                                    if F::SCALES == 1 { group[r].scaled_sum } else { group[r].scaled_half_sums[part] };
+                                sums[r] = s.fma(s.splat(xsum), bias, sums[r]);
+                            }
                         }
                     }
                 }
             }
         }
+        sums
     }
-    sums
 }
 
 /// Rows up to which the processor's own prefetching keeps ahead of the products, where it does at all: see
-/// [`asks_ahead`](crate::InstructionSet::asks_ahead). Header and codes read by turns are two places to it, and scales for half a group are
-/// more of them.
+/// [`asks_ahead`](crate::InstructionSet::asks_ahead). Header and codes read by turns are two places to it, and scales for
+/// half a group are more of them.
 ///
 /// Measured on Zen 4 cores with and without prefetching by instruction, which the others get. One thread, `Q4_0`: one row
 /// 20 and 30 GB/s, two rows 25 and 26, four rows 24 and 15, eight rows 12.5 and 6.5. Two threads, time of a pass: `Q4_K`

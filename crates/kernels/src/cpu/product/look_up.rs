@@ -1,6 +1,8 @@
 //! One output feature out of its tile: a row of a table that is an output head as well.
 //!
-//! Speed hardly matters: a pass looks up one row for each of its own, of which it reads half a tile.
+//! It reads half a tile, and all of one of 16-bit floats, for each row of a pass, which is little beside the products of the
+//! pass: 16 µs for one row of Qwen3.5-0.8B Q4_0 on a Zen 3 core, 1.3 ms for 128 (from the mapped file 8 µs, and 8.6 ms with
+//! its page faults).
 
 use super::codes::{Packed, WithFormat, with_format};
 use super::scales::Scales;
@@ -9,7 +11,8 @@ use crate::blocks::{GROUP, Group};
 use crate::cpu::simd::{CODE_BYTES, LANES, Scalar};
 use crate::cpu::tiles::{TILE, TileLayout, Tiles};
 
-/// Output feature `row` in floats, with the bits that [`WeightRow::dequantize`](crate::WeightRow::dequantize) gives.
+/// Output feature `row` in floats: those of [`WeightRow::dequantize`](crate::WeightRow::dequantize), but for the sign of
+/// zeros.
 pub(in crate::cpu) fn look_up(tiles: &Tiles, row: usize, out: &mut [f32]) {
     let (layout, tile, lane) = (&tiles.layout, tiles.tile(row / TILE), row % TILE);
     if let WeightFormat::Float(float) = layout.format {

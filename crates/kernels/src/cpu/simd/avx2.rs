@@ -21,6 +21,18 @@ impl Avx2 {
     pub(in crate::cpu) unsafe fn new() -> Self {
         Self(())
     }
+
+    /// `sums` and the sums of neighboring 16-bit numbers.
+    #[inline(always)]
+    pub(in crate::cpu) fn widened(self, sums: __m256i, pairs: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
+    }
+}
+
+/// Vectors, of `n` at most, whose products of at most `product` a 16-bit sum holds; each vector adds two.
+pub(in crate::cpu) const fn narrow(n: usize, product: i32) -> usize {
+    let fit = (i16::MAX as i32 / (2 * product)) as usize;
+    if fit < n { fit } else { n }
 }
 
 /// Both halves of an operation.
@@ -165,7 +177,7 @@ impl Simd for Avx2 {
         unsafe { [_mm256_loadu_si256(x), _mm256_loadu_si256(x.add(1))] }
     }
 
-    /// With a constant shift, which loops over few vectors give it, one instruction each.
+    /// With a constant shift, which `unrolled` gives it, one instruction each.
     #[inline(always)]
     fn bits(self, x: Self::Codes, shift: i32, mask: u8) -> Self::Codes {
         unsafe {
@@ -202,8 +214,12 @@ impl Simd for Avx2 {
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
     ) -> [[Self::I32; R]; 2] {
-        // Every vector adds two products to a 16-bit sum.
-        let narrow = N.min((i16::MAX as i32 / (2 * 127 * C::MAX)) as usize);
+        // Codes of 8 bits go through `dot_bytes`, though this is compiled for them as well.
+        const {
+            let divides = C::MAX == 255 || N.is_multiple_of(narrow(N, 127 * C::MAX));
+            assert!(N <= 8 && divides, "no vector is left out");
+        }
+        let narrow = narrow(N, 127 * C::MAX);
         let zero = unsafe { _mm256_setzero_si256() };
         let mut sums = [[[zero; 2]; R]; 2];
         for r in 0..R {
@@ -226,7 +242,7 @@ impl Simd for Avx2 {
                 let pairs = taken(&mut pairs, [[[zero; 2]; R]; 2]);
                 for (sums, pairs) in sums.as_flattened_mut().iter_mut().zip(pairs.as_flattened()) {
                     for part in 0..2 {
-                        sums[part] = unsafe { widened(sums[part], pairs[part]) };
+                        sums[part] = self.widened(sums[part], pairs[part]);
                     }
                 }
             }
@@ -242,6 +258,7 @@ impl Simd for Avx2 {
         x: [&[[i8; 4]; N]; R],
         _: [i32; R],
     ) -> [[Self::I32; R]; 2] {
+        const { assert!(N <= 8, "no vector is left out") };
         let mut sums = [[[unsafe { _mm256_setzero_si256() }; 2]; R]; 2];
         unrolled!(p in 0..N {
             for (half, sums) in sums.iter_mut().enumerate() {
@@ -253,7 +270,7 @@ impl Simd for Avx2 {
                         for r in 0..R {
                             let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
                             let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, code));
-                            sums[r][part] = widened(sums[r][part], pairs);
+                            sums[r][part] = self.widened(sums[r][part], pairs);
                         }
                     }
                 }
@@ -285,10 +302,4 @@ pub(in crate::cpu) fn taken<T: Copy>(sums: &mut T, zeros: T) -> T {
     let taken = *sums;
     *sums = zeros;
     taken
-}
-
-/// `sums` and the sums of neighboring 16-bit numbers.
-#[inline(always)]
-pub(in crate::cpu) unsafe fn widened(sums: __m256i, pairs: __m256i) -> __m256i {
-    unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }
