@@ -9,8 +9,8 @@
 pub struct Ceilings {
     /// Bytes that all threads together read per second from memory that no cache holds.
     pub read_bytes_per_s: Rate,
-    /// Multiply-adds of 8-bit integers per second, operands in registers and first-level cache, with the instructions
-    /// that the device's products use.
+    /// Multiply-adds of 8-bit activations and codes of 8 or 4 bits, whichever are faster, per second, operands in registers
+    /// and first-level cache, with the instructions that the device's products use.
     pub int8_macs_per_s: Rate,
 }
 
