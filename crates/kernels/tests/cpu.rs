@@ -193,6 +193,34 @@ fn products_of_every_format() {
     }
 }
 
+/// Few rows and many go through different loops, which must give a row the same bits.
+#[test]
+fn a_row_of_a_product_has_the_same_bits_in_any_company() {
+    const ROWS: usize = 70;
+    const WIDTH: usize = 768;
+    let x = Values(ROWS as u64).floats(ROWS * WIDTH);
+    for format in FORMATS {
+        for activations in [Activations::Int8PerGroup, Activations::Int8PerRow] {
+            let product = |device: &dyn Device, ops: &mut Ops, x: Tensor| {
+                let weight = WeightData { activations, ..weight_data(&mut Values(7), format, 37, WIDTH) };
+                ops.linear(x, [(&device.weight(weight).unwrap(), None)]).unwrap().to_vec()
+            };
+            for set in sets() {
+                let of_rows = |rows: std::ops::Range<usize>| -> Vec<u32> {
+                    let x = &x[rows.start * WIDTH..rows.end * WIDTH];
+                    let found = run_once(&cpu(set, 2), &plain_rows(rows.len()), x, &[0], &product);
+                    found[0].iter().map(|x| x.to_bits()).collect()
+                };
+                let all = of_rows(0..ROWS);
+                for rows in [0..1, 3..8, 20..44, 69..70] {
+                    let expected = &all[rows.start * 37..rows.end * 37];
+                    assert_eq!(of_rows(rows.clone()), expected, "{format} {activations:?}, {set}, rows {rows:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn float_products_of_any_width() {
     for format in [FloatFormat::F32, FloatFormat::F16, FloatFormat::BF16] {
