@@ -74,6 +74,7 @@ pub(super) struct TileScratch {
 
 impl TileScratch {
     /// Grows to what products of `rows` rows with `weight` need.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "only AVX2 needs memory for rows"))]
     pub(super) fn reserve(&mut self, set: InstructionSet, weight: &CpuWeight, rows: usize) {
         grow(&mut self.floats, weight.scratch_floats());
         #[cfg(target_arch = "x86_64")]
