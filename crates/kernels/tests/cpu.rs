@@ -178,7 +178,7 @@ fn check(
 fn products_of_every_format() {
     for format in FORMATS {
         for activations in [Activations::Int8PerGroup, Activations::Int8PerRow, Activations::Float] {
-            for rows in [1, 2, 5, 9, 70] {
+            for rows in [1, 2, 5, 9, 19, 70] {
                 check(&format!("linear {format} {activations:?}"), rows, 768, 2e-5, &|device, ops, x| {
                     let mut values = Values(7);
                     let mut a = weight_data(&mut values, format, 37, 768);

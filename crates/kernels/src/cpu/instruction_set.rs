@@ -89,8 +89,8 @@ impl InstructionSet {
     /// not known to keep ahead of them: with AVX2, and on Intel's processors. It changes no bit.
     ///
     /// Measured with two threads, GB/s without and with it. `Q4_0`, one row: Zen 3 18 and 21; Emerald Rapids 14.6 and 20.0, two
-    /// rows 13.1 and 20.9, one row of `Q4_K` 13.1 and 20.4, of `Q6_K` 19.8 and 21.6. For Zen 4 with AVX-512,
-    /// where it is slower, see `streamed_rows` in `product/codes.rs`.
+    /// rows 13.1 and 20.9, one row of `Q4_K` 13.1 and 20.4. For Zen 4 with AVX-512, where it is slower, see
+    /// `streamed_rows` in `product/codes.rs`.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn asks_ahead(self) -> bool {
         match self {

@@ -160,18 +160,10 @@ impl TileRange<'_, '_> {
 
     #[cfg(target_arch = "x86_64")]
     fn multiply_unpacked(&self, tiles: &Tiles, moves: &[Move], shifted: &mut Vec<ActivationGroup>) {
-        let work = unpacked::MultiplyUnpacked {
-            tiles,
-            range: self.tiles.clone(),
-            moves,
-            x: self.inputs.groups(self.product.weight.data.activations),
-            groups: self.product.weight.data.columns / GROUP,
-            shifted,
-            outputs: self.outputs(),
-        };
         debug_assert_eq!(self.set, InstructionSet::Avx2);
+        let products = unpacked::MultiplyUnpacked { work: self.of_codes(tiles, moves), shifted };
         // SAFETY: called for AVX2 only, which the device has checked.
-        unsafe { unpacked::multiply(work) }
+        unsafe { unpacked::multiply(products) }
     }
 
     fn each_block(&self, multiply: impl Fn(&[Move])) {
@@ -181,7 +173,11 @@ impl TileRange<'_, '_> {
     }
 
     fn multiply_codes(&self, tiles: &Tiles, moves: &[Move]) {
-        self.set.run(codes::MultiplyTiles {
+        self.set.run(self.of_codes(tiles, moves));
+    }
+
+    fn of_codes<'t>(&'t self, tiles: &'t Tiles, moves: &'t [Move]) -> codes::MultiplyTiles<'t, 't> {
+        codes::MultiplyTiles {
             tiles,
             range: self.tiles.clone(),
             moves,
@@ -189,7 +185,7 @@ impl TileRange<'_, '_> {
             groups: self.product.weight.data.columns / GROUP,
             asks_ahead: self.asks_ahead,
             outputs: self.outputs(),
-        });
+        }
     }
 
     fn multiply_floats<'t>(

@@ -14,14 +14,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::codes::{Packed, WithFormat, with_format};
+use super::Move;
+use super::codes::{MultiplyTiles, Packed, WithFormat, with_format};
 use super::scales::Scales;
-use super::{Move, Outputs};
 use crate::blocks::GROUP;
 use crate::cpu::activations::ActivationGroup;
 use crate::cpu::scratch::grow;
 use crate::cpu::simd::{Avx2, CODE_BYTES, Simd, narrow, taken, unrolled};
-use crate::cpu::tiles::{TileLayout, Tiles};
+use crate::cpu::tiles::TileLayout;
 
 /// Rows from which unpacking pays. Measured on Zen 3, two threads, weights of Qwen3-0.6B, against four rows at a time: `Q4_0`
 /// 16 rows 105 and 103 GMAC/s, `Q8_0` 56 and 61; with 64 rows 115 to 139 and 67 to 82, where four rows at a time stay
@@ -39,16 +39,9 @@ const QUADS: usize = GROUP / 4;
 
 /// The products of at most [`ROWS`] rows with some tiles.
 pub(super) struct MultiplyUnpacked<'a, 'o> {
-    pub(super) tiles: &'a Tiles,
-    pub(super) range: Range<usize>,
-    pub(super) moves: &'a [Move],
-    /// Activations, `[rows, groups]`.
-    pub(super) x: &'a [ActivationGroup],
-    /// Groups of a row.
-    pub(super) groups: usize,
-    /// Memory for the activations of `moves`.
+    pub(super) work: MultiplyTiles<'a, 'o>,
+    /// Memory for the activations of its moves.
     pub(super) shifted: &'a mut Vec<ActivationGroup>,
-    pub(super) outputs: Outputs<'o>,
 }
 
 /// All of this file is inlined into this function, so it is compiled for the set.
@@ -56,38 +49,42 @@ pub(super) struct MultiplyUnpacked<'a, 'o> {
 /// # Safety
 /// The machine has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn multiply(work: MultiplyUnpacked<'_, '_>) {
-    with_format(work.tiles.layout.format, work);
+pub(super) unsafe fn multiply(products: MultiplyUnpacked<'_, '_>) {
+    with_format(products.work.tiles.layout.format, products);
 }
 
 impl WithFormat for MultiplyUnpacked<'_, '_> {
     #[inline(always)]
     fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
-        grow(self.shifted, self.moves.len() * self.groups);
-        for (&Move { from, .. }, row) in self.moves.iter().zip(self.shifted.chunks_exact_mut(self.groups)) {
-            for (shifted, group) in row.iter_mut().zip(&self.x[from as usize * self.groups..][..self.groups]) {
+        let Self { work, shifted } = self;
+        let MultiplyTiles { tiles, moves, groups, .. } = work;
+        grow(shifted, moves.len() * groups);
+        // A weight may have no columns, a chunk must have some.
+        let width = groups.max(1);
+        for (&Move { from, .. }, row) in moves.iter().zip(shifted.chunks_exact_mut(width)) {
+            for (shifted, group) in row.iter_mut().zip(&work.x[from as usize * groups..][..groups]) {
                 *shifted = *group;
                 shifted.codes.iter_mut().for_each(|code| *code ^= i8::MIN);
             }
         }
         // SAFETY: the function that this is inlined into is compiled for the set, and its caller has it.
         let s = unsafe { Avx2::new() };
-        let layout = &self.tiles.layout;
+        let layout = &tiles.layout;
         let at_a_time = VECTORS / (2 * QUADS * planes::<F>() * F::SCALES);
         let mut opened = Opened::new(s);
         let mut sums = [[s.splat(0.0); 2]; ROWS];
-        for tile in self.range.clone() {
-            let sums = &mut sums[..self.moves.len()];
+        for tile in work.range.clone() {
+            let sums = &mut sums[..moves.len()];
             sums.fill([s.splat(0.0); 2]);
-            for start in (0..self.groups).step_by(at_a_time) {
-                let groups = start..self.groups.min(start + at_a_time);
-                opened.open::<F, P>(s, layout, self.tiles.tile(tile), groups.clone(), scales);
-                for (sums, x) in sums.iter_mut().zip(self.shifted.chunks_exact(self.groups)) {
-                    *sums = add_groups::<F, P>(s, &opened, &x[groups.clone()], *sums);
+            for start in (0..groups).step_by(at_a_time) {
+                let span = start..groups.min(start + at_a_time);
+                opened.open::<F, P>(s, layout, tiles.tile(tile), span.clone(), scales);
+                for (sums, x) in sums.iter_mut().zip(shifted.chunks_exact(width)) {
+                    *sums = add_groups::<F, P>(s, &opened, &x[span.clone()], *sums);
                 }
             }
-            for (sums, &Move { to, .. }) in sums.iter().zip(self.moves) {
-                self.outputs.write(s, to, tile, *sums);
+            for (sums, &Move { to, .. }) in sums.iter().zip(moves) {
+                work.outputs.write(s, to, tile, *sums);
             }
         }
     }
