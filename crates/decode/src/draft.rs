@@ -56,10 +56,18 @@ pub struct DraftContext<'a> {
     pub history: &'a History,
     /// Rows that the pass will have, the root included.
     pub budget: usize,
-    /// Chance to be visited below which a guess cannot pay for its row; 0 where that is not known.
-    pub least_chance: f32,
+    /// See [`least_chance`](Self::least_chance): of the second row, the third, ...; empty where nothing is known.
+    pub least_chances: &'a [f32],
     /// The request's parameters and, above temperature 0, the very noise that will decide, fixed in advance.
     pub sampler: &'a Sampler,
+}
+
+impl DraftContext<'_> {
+    /// Chance to be visited that a guess must have to pay for its row, in a tree of so many likelier rows, the root included;
+    /// 0 where that is not known. Where it is not met, no guess pays that is even less likely.
+    pub fn least_chance(&self, rows: usize) -> f32 {
+        self.least_chances.get(rows.saturating_sub(1)).copied().unwrap_or(0.0)
+    }
 }
 
 /// Drafts nothing: every pass has one row, which is plain decoding.

@@ -124,7 +124,7 @@ impl Generation {
             tree.add_branch(TreeBuilder::ROOT, &constraint.forced(max_depth.min(budget - 1)), 0.0);
         }
         // Asked even where there is no room for guesses: what it observes afterwards belongs to this step.
-        let context = DraftContext { history: &self.history, budget, least_chance: 0.0, sampler: &self.sampler };
+        let context = DraftContext { history: &self.history, budget, least_chances: &[], sampler: &self.sampler };
         drafter.draft(target, context, &mut tree).map_err(StepError::Target)?;
         Ok(tree.build(budget))
     }

@@ -175,7 +175,7 @@ mod tests {
     fn draft_with(lookup: &mut Lookup, text: &[TokenId], budget: usize, sampling: SamplingParams) -> TreeBuilder {
         let (history, sampler) = (History::new(text), Sampler::new(sampling, 1000).unwrap());
         let mut tree = TreeBuilder::new(text[text.len() - 1], text.len() - 1, 64, 1000);
-        let context = DraftContext { history: &history, budget, least_chance: 0.0, sampler: &sampler };
+        let context = DraftContext { history: &history, budget, least_chances: &[], sampler: &sampler };
         lookup.draft(&mut NoTarget, context, &mut tree).unwrap();
         tree
     }
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(draft(&[5], 64).num_nodes(), 1);
         let mut tree = TreeBuilder::new(0, 0, 4, 10);
         let (history, sampler) = (History::new(&[1, 1]), Sampler::new(SamplingParams::default(), 10).unwrap());
-        let context = DraftContext { history: &history, budget: 4, least_chance: 0.0, sampler: &sampler };
+        let context = DraftContext { history: &history, budget: 4, least_chances: &[], sampler: &sampler };
         NoDraft.draft(&mut NoTarget, context, &mut tree).unwrap();
         assert_eq!(tree.num_nodes(), 1);
     }

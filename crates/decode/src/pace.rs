@@ -98,6 +98,8 @@ pub struct Paced<Q, D, C> {
     window: Window,
     company: Company,
     round: Round,
+    /// Memory for those of the round.
+    least_chances: Vec<f32>,
     /// Steps since the last pass of one row.
     since_plain: u32,
     /// Tokens of passes of several rows, written before one of a single row was measured.
@@ -154,6 +156,7 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
             window: Window::new(),
             company: Company::default(),
             round: Round::default(),
+            least_chances: Vec::new(),
             since_plain: 0,
             unpriced: 0,
             spent: Spent::default(),
@@ -279,14 +282,18 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         Ok(())
     }
 
-    /// Chance below which no guess pays for its row: the tokens that plain decoding gives in the time of the cheapest row,
-    /// with some allowance for beliefs that are too low.
-    fn least_chance(&self, most: usize) -> f32 {
+    /// Fills in what [`DraftContext::least_chance`] says: the tokens that plain decoding gives in the time of a further row,
+    /// at the number of further rows at which they are cheapest, with some allowance for beliefs that are too low.
+    fn fill_least_chances(&self, most: usize, least_chances: &mut Vec<f32>) {
         const ALLOWANCE: f64 = 0.7;
-        let (Pace::Auto(_), Some(plain)) = (self.pace, self.plain_rate()) else { return 0.0 };
-        let cost = |rows| self.pass_s(rows).unwrap_or(0.0);
-        let cheapest = (1..most).map(|rows| cost(rows + 1) - cost(rows)).fold(plain.recip(), f64::min);
-        (ALLOWANCE * cheapest.max(0.0) * plain) as f32
+        least_chances.clear();
+        let (Pace::Auto(_), Some(plain)) = (self.pace, self.plain_rate()) else { return };
+        let costs: Vec<f64> = (1..=most).map(|rows| self.pass_s(rows).unwrap_or(0.0)).collect();
+        least_chances.extend((1..most).map(|rows| {
+            let (now, later) = (costs[rows - 1], costs[rows..].iter().zip(1u32..));
+            let cheapest = later.map(|(cost, more)| (cost - now) / f64::from(more)).fold(plain.recip(), f64::min);
+            (ALLOWANCE * cheapest.max(0.0) * plain) as f32
+        }));
     }
 
     /// Whether the costly drafter could pay if it were always right.
@@ -379,10 +386,13 @@ where
         self.round.guesses.begin(tree);
         self.round.asked = false;
         let most = self.most_rows(context.budget);
-        let context = DraftContext { budget: most, least_chance: self.least_chance(most), ..context };
         if most > 1 {
+            let mut least_chances = std::mem::take(&mut self.least_chances);
+            self.fill_least_chances(most, &mut least_chances);
+            let context = DraftContext { budget: most, least_chances: &least_chances, ..context };
             self.draft_quick(target, context, tree)?;
             self.draft_costly(target, context, tree)?;
+            self.least_chances = least_chances;
         }
         let (rows, tokens) = match self.pace {
             Pace::Fixed(rows) => (rows, None),
@@ -393,7 +403,7 @@ where
             }
         };
         tree.limit(rows);
-        self.round.rows = rows.min(tree.num_nodes()).min(context.budget).max(1);
+        self.round.rows = rows.min(tree.num_nodes()).min(most).max(1);
         self.round.pass_s = None;
         self.round.tokens = tokens.unwrap_or_else(|| expected_tokens(tree, self.round.rows));
         self.round.drafted_at = self.clock.now();

@@ -49,7 +49,7 @@ pub(crate) fn draft(
     for depth in 1..=longest(context, tree) {
         let Some(next) = extend(chain.logits()?, &tip, &mut sampler, &history, tree) else { break };
         tip = next;
-        if depth == longest(context, tree) || tip.chance < LEAST_CHANCE {
+        if depth == longest(context, tree) || tip.chance < context.least_chance(1 + depth).max(LEAST_CHANCE) {
             break;
         }
         history.push(tip.token);

@@ -219,7 +219,7 @@ fn grow(ask: impl FnMut(usize) -> Option<Vec<(TokenId, f32)>>, context: &DraftCo
     let mut left = context.budget.saturating_sub(1);
     while left > 0
         && let Some((score, candidate)) = open.pop()
-        && score >= context.least_chance.ln()
+        && score.exp() >= context.least_chance(context.budget - left)
     {
         let Candidate { parent, depth, rank } = candidate;
         let Some((token, log_prob)) = candidates.get(depth, rank) else { break };
@@ -285,13 +285,13 @@ mod tests {
         let ln = |p: f32| p.ln();
         let candidates = [vec![(1, ln(0.6)), (2, ln(0.3))], vec![(3, ln(0.5)), (4, ln(0.4))], vec![(5, ln(0.9))]];
         let (history, sampler) = (History::new(&[0]), Sampler::new(SamplingParams::default(), 50).unwrap());
-        let context = DraftContext { history: &history, budget: 7, least_chance: 0.0, sampler: &sampler };
+        let context = DraftContext { history: &history, budget: 7, least_chances: &[], sampler: &sampler };
         let grown = |context| {
             let mut tree = TreeBuilder::new(0, 10, 8, 50);
             grow(|depth| candidates.get(depth).cloned(), &context, &mut tree);
             tree
         };
-        assert_eq!(grown(DraftContext { least_chance: 0.28, ..context }).num_nodes(), 4);
+        assert_eq!(grown(DraftContext { least_chances: &[0.28; 7], ..context }).num_nodes(), 4);
         let tree = grown(context);
         let guesses: Vec<_> = (1..tree.num_nodes()).filter_map(|node| tree.guess(node)).collect();
         let found: Vec<_> = guesses.iter().map(|guess| (guess.token, guess.parent, guess.depth)).collect();

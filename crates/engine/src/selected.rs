@@ -28,8 +28,12 @@ pub(crate) fn grow(
     let mut open = BestFirst::new();
     open.push(0.0, Open { node: TreeBuilder::ROOT, depth: 0, token: last });
     // Each node that is opened is among the likeliest there are, so no more are needed than the budget has rows.
-    for _ in 0..context.budget {
+    for rows in 1..=context.budget {
         let Some((score, Open { node, depth, token })) = open.pop() else { break };
+        // Its children are less likely still.
+        if score.exp() < context.least_chance(rows) {
+            break;
+        }
         let Some(Shortlist { tokens, logits }) = shortlists.get(depth) else { continue };
         let transitions = runner.transitions(depth, token, tokens)?;
         let logits: Vec<f32> = logits.iter().zip(transitions).map(|(logit, more)| logit + more).collect();

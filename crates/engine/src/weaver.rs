@@ -100,9 +100,12 @@ impl<'a, 'c> Growth<'a, 'c> {
         self.paths.extend(children.iter().map(|open| open.path));
         self.paths.sort_by(|a, b| b.total_cmp(a));
         self.paths.truncate(most);
-        let last = self.paths.get(most.wrapping_sub(1)).copied().unwrap_or(f32::NEG_INFINITY);
-        let least = self.context.least_chance.max(LEAST_SHARE / self.context.budget as f32);
-        let least = last.max(least.ln());
+        let too_little = (1..).zip(&self.paths).find(|&(rows, path)| path.exp() < self.context.least_chance(rows));
+        let last = match too_little {
+            Some((_, path)) => path.next_up(),
+            None => self.paths.get(most.wrapping_sub(1)).copied().unwrap_or(f32::NEG_INFINITY),
+        };
+        let least = last.max((LEAST_SHARE / self.context.budget as f32).ln());
         children.retain(|open| open.path >= least);
         children.sort_by(|a, b| b.path.total_cmp(&a.path));
         children.truncate(MOST_EXPANDED);
@@ -119,5 +122,39 @@ impl<'a, 'c> Growth<'a, 'c> {
         let mut history = self.context.history.clone();
         path.into_iter().rev().for_each(|token| history.push(token));
         Some(history)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_decode::{Sampler, SamplingParams};
+
+    use super::*;
+
+    #[test]
+    fn nodes_are_expanded_that_pay_among_those_found_so_far() {
+        let (history, sampler) = (History::new(&[0]), Sampler::new(SamplingParams::default(), 50).unwrap());
+        let expanded = |budget, least_chances: &[f32]| -> Vec<usize> {
+            let context = DraftContext { history: &history, budget, least_chances, sampler: &sampler };
+            let mut tree = TreeBuilder::new(0, 10, 8, 50);
+            let mut growth = Growth::new(&context, &mut tree);
+            // Chances of the nodes of a level, and of the next one.
+            let levels = [[0.1f32, 0.6, 0.2], [0.05, 0.15, 0.3]].map(|chances| {
+                let open = |(node, chance): (usize, f32)| Open {
+                    node,
+                    weaver: WeaverNode { token: 0, parent: None },
+                    path: chance.ln(),
+                };
+                growth.worth_expanding(chances.into_iter().enumerate().map(open).collect())
+            });
+            levels.concat().into_iter().map(|open| open.node).collect()
+        };
+        assert_eq!(expanded(8, &[]), [1, 2, 0, 2, 1, 0], "the likeliest first");
+        assert_eq!(expanded(3, &[]), [1, 2, 2], "as many as there are rows");
+        assert_eq!(
+            expanded(8, &[0.0, 0.15, 0.25, 0.25]),
+            [1, 2, 2],
+            "0.2 pays as the third row, but not as the fourth"
+        );
     }
 }

@@ -264,6 +264,42 @@ fn a_fixed_pace_drafts_always_and_keeps_to_its_rows() {
     assert_eq!(drafter.spent().speedup(), None, "no pass of one row was measured");
 }
 
+/// Notes what it is told of the chances that guesses must have.
+#[derive(Default)]
+struct Listener(Vec<f32>);
+
+impl<T: Target> Drafter<T> for Listener {
+    fn draft(&mut self, _: &mut T, context: DraftContext<'_>, _: &mut TreeBuilder) -> Result<(), T::Error> {
+        self.0 = (1..context.budget).map(|rows| context.least_chance(rows)).collect();
+        Ok(())
+    }
+}
+
+/// What a first draft hears where passes of 1, 2, ... rows take so many times a plain pass.
+fn least_chances(cost: fn(usize) -> f64) -> Vec<f32> {
+    let mut costs = CostCurve::default();
+    (0..200).for_each(|round| [1, 1 + round % 8].into_iter().for_each(|rows| costs.record(rows, cost(rows))));
+    let clock = Hands::default();
+    let mut listener = Listener::default();
+    let mut drafter = Paced::new(NoDraft, &mut listener, clock.clone(), Pace::Auto(64), costs);
+    let options = GenerationOptions { budget: 64, ..GenerationOptions::new(VOCAB, 1000) };
+    let mut generation = Generation::new(options, &[1]).unwrap();
+    generation.draft(&mut Timed { target: fake(), clock, cost }, &mut drafter, &mut Unconstrained).unwrap();
+    listener.0
+}
+
+/// A drafter that spends time on each guess leaves out those whose rows would cost more than they bring.
+#[test]
+fn guesses_must_be_worth_the_rows_that_are_left() {
+    let free_at_first = least_chances(|rows| 1.0 + 0.5 * rows.saturating_sub(4) as f64);
+    assert_eq!(free_at_first.len(), 4, "{free_at_first:?}");
+    assert!(free_at_first[..3].iter().all(|&chance| chance < 0.02), "{free_at_first:?}");
+    assert!((free_at_first[3] - 0.35).abs() < 0.02, "seven tenths of half a plain pass: {free_at_first:?}");
+    let free_at_last = least_chances(|rows| if rows == 1 { 1.0 } else { 1.8 });
+    assert!((free_at_last[0] - 0.14).abs() < 0.02, "four rows share the price of the first: {free_at_last:?}");
+    assert!(free_at_last[1..].iter().all(|&chance| chance < 0.02), "{free_at_last:?}");
+}
+
 /// Three guesses that exclude each other, each as likely.
 struct Thirds;
 
