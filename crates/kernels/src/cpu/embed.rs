@@ -14,7 +14,7 @@ pub(super) fn embed(cpu: &Kernels, op: &Embed, run: &mut Run<'_>) {
             let token = tokens[row] as usize;
             match &table.form {
                 Form::Dequantized => table.data.row(token).dequantize(out),
-                Form::Floats(_, tiles) | Form::Codes(tiles) => look_up(tiles, token, out),
+                Form::Floats(_, tiles) | Form::Codes(tiles) => look_up(cpu.set, tiles, token, out),
             }
         });
     });

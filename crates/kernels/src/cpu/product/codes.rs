@@ -289,6 +289,9 @@ pub(super) trait Packed: Copy {
     /// Code vector `p` of a half.
     fn vector<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]], half: usize, p: usize) -> S::Codes;
 
+    /// What [`vector`](Self::vector) has in one lane.
+    fn quad(stored: &[[u8; CODE_BYTES]], half: usize, p: usize, lane: usize) -> [u8; 4];
+
     /// What a sum over the part of scale `part` starts from, to take back what was added to the codes.
     #[inline(always)]
     fn start(x: &ActivationGroup, part: usize) -> i32 {
@@ -331,6 +334,21 @@ impl<const LOW: usize, const HIGH: usize, const ADDED: i32, const SCALES: usize>
         let shift = (HIGH * (p % per_vector)) as i32 - LOW as i32;
         s.or(low, s.bits(high, shift, (((1u16 << HIGH) - 1) << LOW) as u8))
     }
+
+    #[inline(always)]
+    fn quad(stored: &[[u8; CODE_BYTES]], half: usize, p: usize, lane: usize) -> [u8; 4] {
+        let quad = |vector: usize| &stored[vector].as_chunks::<4>().0[lane];
+        let per_vector = 8 / LOW;
+        let mask = ((1u16 << LOW) - 1) as u8;
+        let low = quad(2 * (p / per_vector) + half).map(|byte| byte >> (LOW * (p % per_vector)) & mask);
+        if HIGH == 0 {
+            return low;
+        }
+        let per_vector = 8 / HIGH;
+        let mask = ((1u16 << HIGH) - 1) as u8;
+        let high = quad(2 * (LOW + p / per_vector) + half).map(|byte| byte >> (HIGH * (p % per_vector)) & mask);
+        std::array::from_fn(|i| low[i] | high[i] << LOW)
+    }
 }
 
 /// Indices of 4 bits into the table of the IQ4 formats.
@@ -359,5 +377,10 @@ impl Packed for Table {
     #[inline(always)]
     fn vector<S: Simd>(s: S, stored: &[[u8; CODE_BYTES]], half: usize, p: usize) -> S::Codes {
         s.lookup(&Self::VALUES, Planes::<4, 0, 0, 1>::vector(s, stored, half, p))
+    }
+
+    #[inline(always)]
+    fn quad(stored: &[[u8; CODE_BYTES]], half: usize, p: usize, lane: usize) -> [u8; 4] {
+        Planes::<4, 0, 0, 1>::quad(stored, half, p, lane).map(|code| Self::VALUES[code as usize])
     }
 }
