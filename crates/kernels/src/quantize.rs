@@ -22,9 +22,17 @@ pub fn int8(values: &[f32], codes: &mut [i8]) -> f32 {
     let scale = max / 127.0;
     for (code, &value) in codes.iter_mut().zip(values) {
         // The cast saturates, and takes the NaN of 0 / 0 to 0.
-        *code = (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
+        *code = rounded((value / scale).clamp(-127.0, 127.0)) as i8;
     }
     scale
+}
+
+/// Adding this to a float of a magnitude below 2²² rounds it to the nearest integer, ties to even.
+const ROUND: f32 = 12_582_912.0;
+
+/// `x`, of a magnitude below 2²², rounded. `round_ties_even` is a function call where SSE4.1 is not known to be there.
+fn rounded(x: f32) -> f32 {
+    x + ROUND - ROUND
 }
 
 /// Symmetric 8-bit codes of one key or value head with the scale of an 8-bit cache, which is returned.
@@ -38,8 +46,6 @@ pub fn int8(values: &[f32], codes: &mut [i8]) -> f32 {
 /// as zeros; a NaN or infinite value gives a scale that is NaN or infinite.
 #[inline(always)]
 pub fn int8_head(values: &[f32], codes: &mut [i8]) -> bf16 {
-    // Adding this rounds to the nearest integer, ties to even.
-    const ROUND: f32 = 12_582_912.0;
     // As integers, the magnitudes of floats keep their order, and NaN is the largest.
     let max = values.iter().map(|x| x.to_bits() & 0x7FFF_FFFF).fold(0, u32::max);
     let max = f32::from_bits(max);
@@ -99,20 +105,44 @@ impl Int8Codes {
 /// # Errors
 /// [`KernelError::WeightBlocks`] if a row is no whole number of blocks, and what [`WeightData::check`] says of `weight`.
 pub fn q8_0(weight: &WeightData) -> Result<WeightData, KernelError> {
+    in_blocks(weight, WeightFormat::Q8_0, |values, block| {
+        let mut codes = [0; 32];
+        block.extend(f16::from_f32(int8(values, &mut codes)).to_le_bytes());
+        block.extend(codes.map(|code| code as u8));
+    })
+}
+
+/// A weight as blocks of [`WeightFormat::Q4_1`]: per 32 elements of a row the codes of [`affine`], with scale and bias in f16.
+///
+/// # Errors
+/// Those of [`q8_0`].
+pub fn q4_1(weight: &WeightData) -> Result<WeightData, KernelError> {
+    let groups = AffineGroups { bits: 4, group_size: 32, scales: FloatFormat::F16 };
+    in_blocks(weight, WeightFormat::Q4_1, |values, block| {
+        let (scale, bias) = of_range(values, groups);
+        let code = |value: f32| rounded(((value - bias) / scale).clamp(0.0, groups.levels())) as u8;
+        block.extend([scale, bias].map(|value| f16::from_f32(value).to_le_bytes()).as_flattened());
+        let (low, high) = values.split_at(16);
+        block.extend(low.iter().zip(high).map(|(&low, &high)| code(low) | code(high) << 4));
+    })
+}
+
+/// A weight in blocks of 32 elements of a row, which `encode` appends.
+fn in_blocks(
+    weight: &WeightData,
+    format: WeightFormat,
+    mut encode: impl FnMut(&[f32], &mut Vec<u8>),
+) -> Result<WeightData, KernelError> {
     weight.check()?;
-    let format = WeightFormat::Q8_0;
     let block = format.block_elements();
     if !weight.columns.is_multiple_of(block) {
         return Err(KernelError::WeightBlocks { format, columns: weight.columns, block });
     }
     let mut data = Vec::with_capacity(weight.rows * weight.columns / block * format.block_bytes());
-    let (mut values, mut codes) = (vec![0.0; weight.columns], [0; 32]);
+    let mut values = vec![0.0; weight.columns];
     for row in 0..weight.rows {
         weight.row(row).dequantize(&mut values);
-        for values in values.chunks_exact(block) {
-            data.extend(f16::from_f32(int8(values, &mut codes)).to_le_bytes());
-            data.extend(codes.map(|code| code as u8));
-        }
+        values.chunks_exact(block).for_each(|values| encode(values, &mut data));
     }
     let [scales, biases] = [Bytes::new(), Bytes::new()];
     Ok(WeightData { format, data: data.into(), scales, biases, ..weight.clone() })
@@ -165,11 +195,15 @@ pub struct AffineCodes {
 /// [`KernelError::Affine`] if the settings are not supported.
 pub fn affine(values: &[f32], groups: AffineGroups) -> Result<AffineCodes, KernelError> {
     quantize_groups(values, groups, |values| {
-        let (min, max) = range(values);
-        let scale = round_to((max - min) / groups.levels(), groups.scales);
-        let bias = round_to(min, groups.scales);
+        let (scale, bias) = of_range(values, groups);
         (scale, bias, Box::new(move |value| (value - bias) / scale))
     })
+}
+
+/// Scale and bias of a group over its own range.
+fn of_range(values: &[f32], groups: AffineGroups) -> (f32, f32) {
+    let (min, max) = range(values);
+    (round_to((max - min) / groups.levels(), groups.scales), round_to(min, groups.scales))
 }
 
 /// Quantizes each group over its range extended to 0, so that 0 has an exact code, the zero point.
@@ -330,8 +364,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn blocks_of_8_bits_keep_two_digits_of_each_value() {
+    /// Two rows of 64 values, and the weight that they are.
+    fn two_rows() -> (Vec<f32>, WeightData) {
         let values: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin() * (1.0 + i as f32)).collect();
         let data = WeightData {
             format: WeightFormat::Float(FloatFormat::F32),
@@ -342,6 +376,30 @@ mod tests {
             biases: Bytes::new(),
             activations: Activations::Int8PerGroup,
         };
+        (values, data)
+    }
+
+    #[test]
+    fn blocks_of_4_bits_have_the_codes_of_affine_groups() {
+        let (mut values, data) = two_rows();
+        // A group without range.
+        values[32..64].fill(0.75);
+        let data = WeightData { data: floats(&values, FloatFormat::F32), ..data };
+        let blocks = q4_1(&data).unwrap();
+        blocks.check().unwrap();
+        let groups = AffineGroups { bits: 4, group_size: 32, scales: FloatFormat::F16 };
+        let same = affine(&values, groups).unwrap().into_weight(64, data.activations).unwrap();
+        for row in 0..2 {
+            let [mut found, mut expected] = [[0.0; 64]; 2];
+            blocks.row(row).dequantize(&mut found);
+            same.row(row).dequantize(&mut expected);
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn blocks_of_8_bits_keep_two_digits_of_each_value() {
+        let (values, data) = two_rows();
         let blocks = q8_0(&data).unwrap();
         blocks.check().unwrap();
         let mut back = [0.0; 64];

@@ -12,7 +12,7 @@ use pleach_kernels::{Device, KernelError, Ops, Rows, SequenceRows, State, StateL
 
 use crate::block::{Block, Mixer, Residual};
 use crate::linear::{Linear, RmsNorm};
-use crate::load::{Floats, LoadOptions, Loader, weight_data};
+use crate::load::{DraftBits, Floats, LoadOptions, Loader, draft_data};
 use crate::pass_cache::{PassCache, RunOf};
 use crate::selector::Selector;
 use crate::state::{DFlashSequence, Sequence};
@@ -204,7 +204,7 @@ fn part_of(
     let shape = std::iter::once(tokens.len()).chain(stored.shape.iter().skip(1).copied()).collect();
     let part = checkpoint::Tensor { data, shape, ..stored.clone() };
     let failed = |source| ModelError::Tensor { name: stored.name.clone(), source };
-    device.weight(weight_data(&part, options.activations)).map_err(failed)
+    device.weight(draft_data(&part, DraftBits::Four, options)).map_err(failed)
 }
 
 impl DFlashRunner {
