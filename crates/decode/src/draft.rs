@@ -54,17 +54,17 @@ impl<T: Target + ?Sized, D: Drafter<T>> Drafter<T> for &mut D {
 pub struct DraftContext<'a> {
     /// Prompt and output; the last token is the tree's root. A clone can follow the penalties along a path.
     pub history: &'a History,
-    /// Rows that the pass will have, the root included.
+    /// Rows that the pass will have at most, the root included.
     pub budget: usize,
-    /// See [`least_chance`](Self::least_chance): of the second row, the third, ...; empty where nothing is known.
+    /// What [`least_chance`](Self::least_chance) gives for 1 likelier row, 2, ...; empty where nothing is known.
     pub least_chances: &'a [f32],
     /// The request's parameters and, above temperature 0, the very noise that will decide, fixed in advance.
     pub sampler: &'a Sampler,
 }
 
 impl DraftContext<'_> {
-    /// Chance to be visited that a guess must have to pay for its row, in a tree of so many likelier rows, the root included;
-    /// 0 where that is not known. Where it is not met, no guess pays that is even less likely.
+    /// The chance to be visited below which a guess cannot pay for its row where `rows` rows, the root included, are likelier;
+    /// 0 where that is not known. Once a guess falls short, no less likely one pays either.
     pub fn least_chance(&self, rows: usize) -> f32 {
         self.least_chances.get(rows.saturating_sub(1)).copied().unwrap_or(0.0)
     }

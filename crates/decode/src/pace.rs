@@ -98,8 +98,6 @@ pub struct Paced<Q, D, C> {
     window: Window,
     company: Company,
     round: Round,
-    /// Memory for those of the round.
-    least_chances: Vec<f32>,
     /// Steps since the last pass of one row.
     since_plain: u32,
     /// Tokens of passes of several rows, written before one of a single row was measured.
@@ -156,7 +154,6 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
             window: Window::new(),
             company: Company::default(),
             round: Round::default(),
-            least_chances: Vec::new(),
             since_plain: 0,
             unpriced: 0,
             spent: Spent::default(),
@@ -282,18 +279,18 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         Ok(())
     }
 
-    /// Fills in what [`DraftContext::least_chance`] says: the tokens that plain decoding gives in the time of a further row,
-    /// at the number of further rows at which they are cheapest, with some allowance for beliefs that are too low.
-    fn fill_least_chances(&self, most: usize, least_chances: &mut Vec<f32>) {
+    /// What [`DraftContext::least_chances`] says: the tokens that plain decoding gives in the time that a further row costs on
+    /// average, with as many further rows as make that cheapest; less some allowance for beliefs that are too low.
+    fn least_chances(&self, most: usize) -> Vec<f32> {
         const ALLOWANCE: f64 = 0.7;
-        least_chances.clear();
-        let (Pace::Auto(_), Some(plain)) = (self.pace, self.plain_rate()) else { return };
+        let (Pace::Auto(_), Some(plain)) = (self.pace, self.plain_rate()) else { return Vec::new() };
         let costs: Vec<f64> = (1..=most).map(|rows| self.pass_s(rows).unwrap_or(0.0)).collect();
-        least_chances.extend((1..most).map(|rows| {
+        let least_chance = |rows: usize| {
             let (now, later) = (costs[rows - 1], costs[rows..].iter().zip(1u32..));
             let cheapest = later.map(|(cost, more)| (cost - now) / f64::from(more)).fold(plain.recip(), f64::min);
             (ALLOWANCE * cheapest.max(0.0) * plain) as f32
-        }));
+        };
+        (1..most).map(least_chance).collect()
     }
 
     /// Whether the costly drafter could pay if it were always right.
@@ -387,12 +384,10 @@ where
         self.round.asked = false;
         let most = self.most_rows(context.budget);
         if most > 1 {
-            let mut least_chances = std::mem::take(&mut self.least_chances);
-            self.fill_least_chances(most, &mut least_chances);
+            let least_chances = self.least_chances(most);
             let context = DraftContext { budget: most, least_chances: &least_chances, ..context };
             self.draft_quick(target, context, tree)?;
             self.draft_costly(target, context, tree)?;
-            self.least_chances = least_chances;
         }
         let (rows, tokens) = match self.pace {
             Pace::Fixed(rows) => (rows, None),

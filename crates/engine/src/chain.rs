@@ -49,6 +49,7 @@ pub(crate) fn draft(
     for depth in 1..=longest(context, tree) {
         let Some(next) = extend(chain.logits()?, &tip, &mut sampler, &history, tree) else { break };
         tip = next;
+        // At least the root and the path are likelier than what follows.
         if depth == longest(context, tree) || tip.chance < context.least_chance(1 + depth).max(LEAST_CHANCE) {
             break;
         }

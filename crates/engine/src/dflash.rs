@@ -292,6 +292,11 @@ mod tests {
             tree
         };
         assert_eq!(grown(DraftContext { least_chances: &[0.28; 7], ..context }).num_nodes(), 4);
+        assert_eq!(
+            grown(DraftContext { least_chances: &[0.0, 0.0, 0.31], ..context }).num_nodes(),
+            3,
+            "0.3 as fourth row"
+        );
         let tree = grown(context);
         let guesses: Vec<_> = (1..tree.num_nodes()).filter_map(|node| tree.guess(node)).collect();
         let found: Vec<_> = guesses.iter().map(|guess| (guess.token, guess.parent, guess.depth)).collect();

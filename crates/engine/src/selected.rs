@@ -27,8 +27,8 @@ pub(crate) fn grow(
     // By the logarithm of the chance to be visited.
     let mut open = BestFirst::new();
     open.push(0.0, Open { node: TreeBuilder::ROOT, depth: 0, token: last });
-    // Each node that is opened is among the likeliest there are, so no more are needed than the budget has rows.
-    for rows in 1..=context.budget {
+    // Each node that is opened is among the likeliest there are, so fewer are needed than the budget has rows.
+    for rows in 1..context.budget {
         let Some((score, Open { node, depth, token })) = open.pop() else { break };
         // Its children are less likely still.
         if score.exp() < context.least_chance(rows) {

@@ -24,7 +24,7 @@ struct Open {
 }
 
 /// Adds the likeliest paths through the candidates of the drafter's last block, level by level: a node is expanded if it
-/// belongs to the likeliest of those found so far, as many as the pass has rows.
+/// is one of the likeliest found so far, as many as the pass has rows for and as pay for them.
 ///
 /// `hidden`: the target's hidden state that chose the last token of the text, after the final norm. `guesses`: places that
 /// the drafter has logits for.
@@ -100,12 +100,13 @@ impl<'a, 'c> Growth<'a, 'c> {
         self.paths.extend(children.iter().map(|open| open.path));
         self.paths.sort_by(|a, b| b.total_cmp(a));
         self.paths.truncate(most);
-        let too_little = (1..).zip(&self.paths).find(|&(rows, path)| path.exp() < self.context.least_chance(rows));
-        let last = match too_little {
+        // The first that does not pay is left out, and with it all that are no likelier.
+        let unpaid = (1..).zip(&self.paths).find(|&(rows, path)| path.exp() < self.context.least_chance(rows));
+        let least_path = match unpaid {
             Some((_, path)) => path.next_up(),
             None => self.paths.get(most.wrapping_sub(1)).copied().unwrap_or(f32::NEG_INFINITY),
         };
-        let least = last.max((LEAST_SHARE / self.context.budget as f32).ln());
+        let least = least_path.max((LEAST_SHARE / self.context.budget as f32).ln());
         children.retain(|open| open.path >= least);
         children.sort_by(|a, b| b.path.total_cmp(&a.path));
         children.truncate(MOST_EXPANDED);
@@ -151,10 +152,6 @@ mod tests {
         };
         assert_eq!(expanded(8, &[]), [1, 2, 0, 2, 1, 0], "the likeliest first");
         assert_eq!(expanded(3, &[]), [1, 2, 2], "as many as there are rows");
-        assert_eq!(
-            expanded(8, &[0.0, 0.15, 0.25, 0.25]),
-            [1, 2, 2],
-            "0.2 pays as the third row, but not as the fourth"
-        );
+        assert_eq!(expanded(8, &[0.0, 0.15, 0.25]), [1, 2, 2], "once 0.2 does not pay as the fourth row, nothing does");
     }
 }

@@ -1,4 +1,4 @@
-//! Floats to integer codes: the activations of a pass, and weights for tests and tools.
+//! Floats to integer codes: the activations of a pass, and weights for drafters, tests and tools.
 //!
 //! [`int8`] is part of the contract of [`Linear`](crate::ops::Linear): every device quantizes activations to exactly
 //! these codes. All roundings are to nearest, ties to even.
@@ -22,7 +22,7 @@ pub fn int8(values: &[f32], codes: &mut [i8]) -> f32 {
     let scale = max / 127.0;
     for (code, &value) in codes.iter_mut().zip(values) {
         // The cast saturates, and takes the NaN of 0 / 0 to 0.
-        *code = rounded((value / scale).clamp(-127.0, 127.0)) as i8;
+        *code = round((value / scale).clamp(-127.0, 127.0)) as i8;
     }
     scale
 }
@@ -31,7 +31,7 @@ pub fn int8(values: &[f32], codes: &mut [i8]) -> f32 {
 const ROUND: f32 = 12_582_912.0;
 
 /// `x`, of a magnitude below 2²², rounded. `round_ties_even` is a function call where SSE4.1 is not known to be there.
-fn rounded(x: f32) -> f32 {
+fn round(x: f32) -> f32 {
     x + ROUND - ROUND
 }
 
@@ -119,8 +119,8 @@ pub fn q8_0(weight: &WeightData) -> Result<WeightData, KernelError> {
 pub fn q4_1(weight: &WeightData) -> Result<WeightData, KernelError> {
     let groups = AffineGroups { bits: 4, group_size: 32, scales: FloatFormat::F16 };
     in_blocks(weight, WeightFormat::Q4_1, |values, block| {
-        let (scale, bias) = of_range(values, groups);
-        let code = |value: f32| rounded(((value - bias) / scale).clamp(0.0, groups.levels())) as u8;
+        let (scale, bias) = fit_range(values, groups);
+        let code = |value: f32| round(((value - bias) / scale).clamp(0.0, groups.levels())) as u8;
         block.extend([scale, bias].map(|value| f16::from_f32(value).to_le_bytes()).as_flattened());
         let (low, high) = values.split_at(16);
         block.extend(low.iter().zip(high).map(|(&low, &high)| code(low) | code(high) << 4));
@@ -195,13 +195,13 @@ pub struct AffineCodes {
 /// [`KernelError::Affine`] if the settings are not supported.
 pub fn affine(values: &[f32], groups: AffineGroups) -> Result<AffineCodes, KernelError> {
     quantize_groups(values, groups, |values| {
-        let (scale, bias) = of_range(values, groups);
+        let (scale, bias) = fit_range(values, groups);
         (scale, bias, Box::new(move |value| (value - bias) / scale))
     })
 }
 
-/// Scale and bias of a group over its own range.
-fn of_range(values: &[f32], groups: AffineGroups) -> (f32, f32) {
+/// Scale and bias that spread the codes over the range of a group.
+fn fit_range(values: &[f32], groups: AffineGroups) -> (f32, f32) {
     let (min, max) = range(values);
     (round_to((max - min) / groups.levels(), groups.scales), round_to(min, groups.scales))
 }
@@ -305,6 +305,14 @@ mod tests {
         let mut codes = vec![0; values.len()];
         let scale = int8(values, &mut codes);
         (codes, scale)
+    }
+
+    #[test]
+    fn rounding_is_that_of_the_standard_library() {
+        for x in [0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 0.499_999_97, 126.5, -126.5, 127.0, f32::MIN_POSITIVE] {
+            assert_eq!(round(x), x.round_ties_even(), "{x}");
+        }
+        assert!(round(f32::NAN).is_nan());
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(crate) enum Floats {
     /// They stay as they are.
     Kept,
     /// They are quantized to 8 bits, unless activations stay floats as well: for drafters, which change no text and for
-    /// which half the bytes and integer products are worth more than the bits.
+    /// which half the bytes and integer products are worth more than the bits; see [`draft_data`].
     Quantized,
 }
 
@@ -376,22 +376,24 @@ pub(crate) fn draft_linear(
     })
 }
 
-/// Bits of a drafter's matrix, at most.
+/// Bits that a drafter's matrix is quantized to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DraftBits {
-    /// For what is computed with: with 4 bits in its blocks SmolLM2's drafter takes 3 % more passes.
+    /// For layers: with 4 bits in them SmolLM2's drafter takes 3 % more passes.
     Eight,
-    /// For output heads, whose logits only rank tokens: as good with 4 bits.
+    /// For output heads: tokens per pass are the same as with 8 bits.
     Four,
 }
 
-/// A drafter's matrix, quantized if that saves a quarter of its bytes, unless activations stay floats as well.
+/// A drafter's matrix: quantized where that saves at least a quarter of its bytes, and as stored otherwise or if activations
+/// stay floats.
 pub(crate) fn draft_data(tensor: &checkpoint::Tensor, bits: DraftBits, options: &LoadOptions) -> WeightData {
     let data = weight_data(tensor, options.activations);
     let (format, quantize): (_, fn(&WeightData) -> _) = match bits {
         DraftBits::Eight => (WeightFormat::Q8_0, quantize::q8_0),
         DraftBits::Four => (WeightFormat::Q4_1, quantize::q4_1),
     };
+    // Rounded down where rows are no whole blocks, which `quantize` then refuses.
     let bytes = |format| row_bytes(format, data.columns);
     if options.activations == Activations::Float || 3 * bytes(data.format) < 4 * bytes(format) {
         return data;

@@ -1,7 +1,7 @@
 //! One output feature out of its tile: a row of a table that is an output head as well.
 //!
-//! It reads half a tile, and all of one of 16-bit floats, for each row of a pass, which is little beside the products of the
-//! pass: on a Zen 3 core 10 µs for one row of Qwen3.5-0.8B Q4_0, most of it waiting for memory, and 0.5 ms for 128 on two.
+//! It touches the memory lines of half a tile, and all of one of 16-bit floats, for each row of a pass, which is little beside the products of the
+//! pass: on a Zen 3 core 10 µs for one row of Qwen3.5-0.8B Q4_0, most of it waiting for memory, and 0.5 ms for 128 on two threads.
 
 use super::codes::{Packed, WithFormat, with_format};
 use super::scales::Scales;
@@ -58,7 +58,7 @@ impl<S: Simd> WithFormat for InSet<'_, S> {
             for (g, (out, stored)) in groups.iter_mut().zip(stored).enumerate() {
                 let mut group = Group { codes: codes::<F>(stored, half, lane), scales: [0.0; 2], biases: [0.0; 2] };
                 for part in 0..2 {
-                    // Scales of the two parts of a group, which may be one.
+                    // A group has two parts, which may share a scale.
                     let i = F::SCALES * g + part.min(F::SCALES - 1);
                     group.scales[part] = element(s, scales.scale(s, header, &open, half, i), lane);
                     if P::BIASED {
