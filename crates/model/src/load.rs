@@ -388,14 +388,17 @@ pub(crate) enum DraftBits {
 /// A drafter's matrix: quantized where that saves at least a quarter of its bytes, and as stored otherwise or if activations
 /// stay floats.
 pub(crate) fn draft_data(tensor: &checkpoint::Tensor, bits: DraftBits, options: &LoadOptions) -> WeightData {
-    let data = weight_data(tensor, options.activations);
+    draft_weight(weight_data(tensor, options.activations), bits)
+}
+
+fn draft_weight(data: WeightData, bits: DraftBits) -> WeightData {
     let (format, quantize): (_, fn(&WeightData) -> _) = match bits {
         DraftBits::Eight => (WeightFormat::Q8_0, quantize::q8_0),
         DraftBits::Four => (WeightFormat::Q4_1, quantize::q4_1),
     };
     // Rounded down where rows are no whole blocks, which `quantize` then refuses.
     let bytes = |format| row_bytes(format, data.columns);
-    if options.activations == Activations::Float || 3 * bytes(data.format) < 4 * bytes(format) {
+    if data.activations == Activations::Float || 3 * bytes(data.format) < 4 * bytes(format) {
         return data;
     }
     // Rows that are no whole blocks stay as they are.
@@ -450,5 +453,28 @@ fn float_format(format: checkpoint::FloatFormat) -> FloatFormat {
         checkpoint::FloatFormat::F32 => FloatFormat::F32,
         checkpoint::FloatFormat::F16 => FloatFormat::F16,
         checkpoint::FloatFormat::BF16 => FloatFormat::BF16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drafters_are_quantized_where_that_saves_a_quarter() {
+        let quantized = |format, columns, activations, bits| {
+            let data = vec![0; 2 * row_bytes(format, columns)].into();
+            let [scales, biases] = [Default::default(), Default::default()];
+            draft_weight(WeightData { format, rows: 2, columns, data, scales, biases, activations }, bits).format
+        };
+        let (int8, bf16) = (Activations::Int8PerGroup, WeightFormat::Float(FloatFormat::BF16));
+        use DraftBits::{Eight, Four};
+        use WeightFormat::{Q4_0, Q4_1, Q6_K, Q8_0};
+        for (stored, eight, four) in [(bf16, Q8_0, Q4_1), (Q8_0, Q8_0, Q4_1), (Q6_K, Q6_K, Q6_K), (Q4_0, Q4_0, Q4_0)] {
+            assert_eq!(quantized(stored, 256, int8, Eight), eight, "{stored}");
+            assert_eq!(quantized(stored, 256, int8, Four), four, "{stored}");
+            assert_eq!(quantized(stored, 256, Activations::Float, Four), stored, "{stored}");
+        }
+        assert_eq!(quantized(bf16, 40, int8, Eight), bf16, "no whole blocks");
     }
 }
