@@ -28,7 +28,7 @@ pub fn int8(values: &[f32], codes: &mut [i8]) -> f32 {
 }
 
 /// Adding this to a float of a magnitude below 2²² rounds it to the nearest integer, ties to even.
-const ROUND: f32 = 12_582_912.0;
+pub(crate) const ROUND: f32 = 12_582_912.0;
 
 /// `x`, of a magnitude below 2²², rounded. `round_ties_even` is a function call where SSE4.1 is not known to be there.
 fn round(x: f32) -> f32 {

@@ -6,6 +6,7 @@ use super::share::for_each_part;
 use super::simd::Simd;
 use crate::Activations;
 use crate::blocks::GROUP;
+use crate::quantize::ROUND;
 
 /// 32 activations of a row and what a product needs of them besides: one cache line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,8 +100,6 @@ fn scale(x: &[f32]) -> f32 {
 
 #[inline(always)]
 fn quantize_group(x: &[f32; GROUP], scale: f32) -> ActivationGroup {
-    // Adding this rounds to the nearest integer, ties to even.
-    const ROUND: f32 = 12_582_912.0;
     let mut codes = [0; GROUP];
     // Without a scale to divide by, the products are zero or not finite whatever the codes are.
     if scale > 0.0 && scale.is_finite() {

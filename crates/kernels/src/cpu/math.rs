@@ -1,6 +1,7 @@
 //! Elementary functions and sums on vectors of 16 floats.
 
 use super::simd::{LANES, Simd};
+use crate::quantize::ROUND;
 
 /// `exp(x)`, at most 2 units in the last place off between −87 and 88; 0 below −104, infinite above 89.
 ///
@@ -8,8 +9,7 @@ use super::simd::{LANES, Simd};
 /// steps so that the ends of the range come out right.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(s: S, x: S::F32) -> S::F32 {
-    // Adding this rounds to the nearest integer, which then stands in the low bits.
-    const ROUND: f32 = 12_582_912.0;
+    // `ROUND` leaves the integer in the low bits.
     // `max` and `min` give their second argument for a NaN, so it stays one.
     let x = s.min(s.splat(104.0), s.max(s.splat(-104.0), x));
     let n = s.sub(s.fma(x, s.splat(std::f32::consts::LOG2_E), s.splat(ROUND)), s.splat(ROUND));

@@ -39,10 +39,10 @@ impl Kernel for MultiplyTiles<'_, '_> {
     }
 }
 
-/// Products in one instruction set.
-struct InSet<'a, 'o, S> {
-    s: S,
-    work: MultiplyTiles<'a, 'o>,
+/// Work with tiles in one instruction set.
+pub(super) struct InSet<S, W> {
+    pub(super) s: S,
+    pub(super) work: W,
 }
 
 /// What is done with tiles once it is known how they are packed.
@@ -72,7 +72,7 @@ pub(super) fn with_format(format: WeightFormat, work: impl WithFormat) {
     }
 }
 
-impl<S: Simd> WithFormat for InSet<'_, '_, S> {
+impl<S: Simd> WithFormat for InSet<S, MultiplyTiles<'_, '_>> {
     #[inline(always)]
     fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
         let Self { s, work } = self;

@@ -1,9 +1,10 @@
 //! One output feature out of its tile: a row of a table that is an output head as well.
 //!
-//! It touches the memory lines of half a tile, and all of one of 16-bit floats, for each row of a pass, which is little beside the products of the
-//! pass: on a Zen 3 core 10 µs for one row of Qwen3.5-0.8B Q4_0, most of it waiting for memory, and 0.5 ms for 128 on two threads.
+//! It touches the memory lines of half a tile, and all of one of 16-bit floats, for each row of a pass, which is little
+//! beside the products of the pass: on a Zen 3 core 10 µs for one row of Qwen3.5-0.8B Q4_0, most of it waiting for
+//! memory, and 0.5 ms for 128 on two threads.
 
-use super::codes::{Packed, WithFormat, with_format};
+use super::codes::{InSet, Packed, WithFormat, with_format};
 use super::scales::Scales;
 use crate::WeightFormat;
 use crate::blocks::{GROUP, Group};
@@ -37,13 +38,7 @@ impl Kernel for LookUp<'_> {
     }
 }
 
-/// Looks up in one instruction set.
-struct InSet<'a, S> {
-    s: S,
-    work: LookUp<'a>,
-}
-
-impl<S: Simd> WithFormat for InSet<'_, S> {
+impl<S: Simd> WithFormat for InSet<S, LookUp<'_>> {
     #[inline(always)]
     fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
         let Self { s, work: LookUp { tiles, row, out } } = self;
