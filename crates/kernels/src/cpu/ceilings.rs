@@ -122,8 +122,8 @@ impl<const R: usize, const MAX: i32> Kernel for Multiply<R, MAX> {
             let (codes, x) = (black_box(&codes), black_box(&x));
             let codes = Stored::<MAX>(codes);
             black_box(match MAX {
-                255 => s.dot_bytes(codes, x.each_ref(), [0; R]),
-                _ => s.dot_codes(codes, x.each_ref(), [0; R]),
+                255 => s.dot_bytes::<_, VECTORS, R, 2>(codes, x.each_ref(), [0; R]),
+                _ => s.dot_codes::<_, VECTORS, R, 2>(codes, x.each_ref(), [0; R]),
             });
         }
     }

@@ -84,11 +84,9 @@ impl TileScratch {
     }
 }
 
-/// Rows that meet a tile before the next tile is taken, at most: their codes stay in the second-level cache meanwhile.
+/// Rows that meet a tile before the next tile is taken, at most: its codes stay in the second-level cache meanwhile. Whole
+/// groups of the rows that share a code vector, for every instruction set.
 const ROW_BLOCK: usize = 64;
-
-/// The same where there are more: whole groups of the rows that share a code vector, for every instruction set.
-const ROW_BLOCK_OF_MANY: usize = 60;
 
 /// Computes `num_products` products in one dispatch; `product(i)` gives the i-th.
 pub(super) fn multiply<'a>(
@@ -167,9 +165,7 @@ impl TileRange<'_, '_> {
     }
 
     fn each_block(&self, multiply: impl Fn(&[Move])) {
-        let moves = self.product.moves;
-        let rows = if moves.len() > ROW_BLOCK { ROW_BLOCK_OF_MANY } else { ROW_BLOCK };
-        moves.chunks(rows).for_each(multiply);
+        self.product.moves.chunks(ROW_BLOCK).for_each(multiply);
     }
 
     fn multiply_codes(&self, tiles: &Tiles, moves: &[Move]) {

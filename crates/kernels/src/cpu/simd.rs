@@ -37,6 +37,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     type Codes: Copy;
     /// Rows that share an unpacked code vector: as many as the registers hold sums for, at most 8.
     const ROWS: usize;
+    /// The same for codes of 8 bits.
+    const ROWS_OF_BYTES: usize = Self::ROWS;
+    /// Rows up to which both halves of a tile are multiplied together; with more of them, one half after the other.
+    const ROWS_OF_BOTH_HALVES: usize = 8;
     /// Rows that share 32 float weights.
     const FLOAT_ROWS: usize;
 
@@ -79,22 +83,22 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn or(self, a: Self::Codes, b: Self::Codes) -> Self::Codes;
     /// `table[i]` for each byte `i` below 16.
     fn lookup(self, table: &[u8; 16], x: Self::Codes) -> Self::Codes;
-    /// For each half of a tile and each row `start + Σ code · x` per lane, for codes of 0..=[`C::MAX`](Codes::MAX), at
+    /// For each half of `codes` and each row `start + Σ code · x` per lane, for codes of 0..=[`C::MAX`](Codes::MAX), at
     /// most 63; vector `p` meets `x[p]`. At most 8 vectors.
-    fn dot_codes<C: Codes, const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [[Self::I32; R]; 2];
-    /// For each half of a tile and each row `Σ (code − 128) · x` per lane, for codes of 0..=255;
+    ) -> [[Self::I32; R]; H];
+    /// For each half of `codes` and each row `Σ (code − 128) · x` per lane, for codes of 0..=255;
     /// `minus_128_sum = −128 Σ x`. At most 8 vectors.
-    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         minus_128_sum: [i32; R],
-    ) -> [[Self::I32; R]; 2];
+    ) -> [[Self::I32; R]; H];
     /// Asks for the cache line at `address`, which need not be valid, into the second-level cache.
     fn prefetch(self, address: *const u8);
     /// The same into the first-level cache.
@@ -110,6 +114,6 @@ pub(super) trait Codes: Copy {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "products through 16-bit sums ask for it"))]
     const MAX: i32;
 
-    /// Vector `p` of half `half` of the tile.
+    /// Vector `p` of half `half`: of a tile, or the only one.
     fn vector<S: Simd>(self, s: S, half: usize, p: usize) -> S::Codes;
 }

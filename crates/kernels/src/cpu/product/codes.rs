@@ -39,6 +39,11 @@ impl Kernel for MultiplyTiles<'_, '_> {
     }
 }
 
+/// Rows that share an unpacked code vector.
+const fn rows_together<S: Simd, F: Packed>() -> usize {
+    if F::MAX == 255 { S::ROWS_OF_BYTES } else { S::ROWS }
+}
+
 /// Work with tiles in one instruction set.
 pub(super) struct InSet<S, W> {
     pub(super) s: S,
@@ -86,16 +91,18 @@ impl MultiplyTiles<'_, '_> {
     /// Several rows share each unpacked group; their sums stay in registers.
     #[inline(always)]
     fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, scales: P, tile: usize) {
-        for moves in self.moves.chunks(S::ROWS) {
+        for (nth, moves) in self.moves.chunks(rows_together::<S, F>()).enumerate() {
+            // The others find the tile in a cache.
+            let first = nth == 0;
             match moves.len() {
-                1 => self.group_of_rows::<S, F, P, 1>(s, scales, tile, moves),
-                2 => self.group_of_rows::<S, F, P, 2>(s, scales, tile, moves),
-                3 => self.group_of_rows::<S, F, P, 3>(s, scales, tile, moves),
-                4 => self.group_of_rows::<S, F, P, 4>(s, scales, tile, moves),
-                5 => self.group_of_rows::<S, F, P, 5>(s, scales, tile, moves),
-                6 => self.group_of_rows::<S, F, P, 6>(s, scales, tile, moves),
-                7 => self.group_of_rows::<S, F, P, 7>(s, scales, tile, moves),
-                _ => self.group_of_rows::<S, F, P, 8>(s, scales, tile, moves),
+                1 => self.group_of_rows::<S, F, P, 1>(s, scales, tile, moves, first),
+                2 => self.group_of_rows::<S, F, P, 2>(s, scales, tile, moves, first),
+                3 => self.group_of_rows::<S, F, P, 3>(s, scales, tile, moves, first),
+                4 => self.group_of_rows::<S, F, P, 4>(s, scales, tile, moves, first),
+                5 => self.group_of_rows::<S, F, P, 5>(s, scales, tile, moves, first),
+                6 => self.group_of_rows::<S, F, P, 6>(s, scales, tile, moves, first),
+                7 => self.group_of_rows::<S, F, P, 7>(s, scales, tile, moves, first),
+                _ => self.group_of_rows::<S, F, P, 8>(s, scales, tile, moves, first),
             }
         }
     }
@@ -107,16 +114,17 @@ impl MultiplyTiles<'_, '_> {
         scales: P,
         tile: usize,
         moves: &[Move],
+        first: bool,
     ) {
         // No set calls for more rows than it shares a vector between, and this leaves those kernels out.
-        if R > S::ROWS {
+        if R > rows_together::<S, F>() {
             return;
         }
         let mut x: [&[ActivationGroup]; R] = [&[]; R];
         for r in 0..R {
             x[r] = &self.x[moves[r].from as usize * self.groups..][..self.groups];
         }
-        let sums = self.sum_groups::<S, F, P, R>(s, scales, tile, x);
+        let sums = self.sum_groups::<S, F, P, R>(s, scales, tile, x, first);
         for r in 0..R {
             self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
         }
@@ -130,6 +138,7 @@ impl MultiplyTiles<'_, '_> {
         scales: P,
         tile: usize,
         x: [&[ActivationGroup]; R],
+        first: bool,
     ) -> [[S::F32; R]; 2] {
         let layout = &self.tiles.layout;
         let header_bytes = P::HEADER_BYTES.unwrap_or(layout.header_bytes);
@@ -145,7 +154,7 @@ impl MultiplyTiles<'_, '_> {
             let (header, stored) = block.split_at(header_bytes);
             let open = scales.open(s, header);
             let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
-            let ahead = self.asks_ahead || R > streamed_rows::<F, P>();
+            let ahead = first && (self.asks_ahead || R > streamed_rows::<F, P>());
             if ahead {
                 prefetch::<S, F>(s, header_lines);
             } else if P::BLOCK_GROUPS != Some(1) {
@@ -164,17 +173,22 @@ impl MultiplyTiles<'_, '_> {
                     group[r] = unsafe { of_rows[r].get_unchecked(b * block_groups + i) };
                 }
                 for part in 0..F::SCALES {
-                    let dots = dots::<S, F, R>(s, stored, group, part);
-                    for half in 0..2 {
-                        let scale = scales.scale(s, header, &open, half, F::SCALES * i + part);
-                        for r in 0..R {
-                            let dot = s.mul(s.to_f32(dots[half][r]), s.splat(group[r].scale));
-                            sums[half][r] = s.fma(dot, scale, sums[half][r]);
-                        }
+                    let which = F::SCALES * i + part;
+                    let [of_low, of_high] = &mut sums;
+                    // No loop over the halves: the compiler would keep it, and the sums in memory.
+                    if R <= S::ROWS_OF_BOTH_HALVES {
+                        let [low, high] = dots::<S, F, R, 2>(s, stored, 0, group, part);
+                        add_scaled(s, low, group, scales.scale(s, header, &open, 0, which), of_low);
+                        add_scaled(s, high, group, scales.scale(s, header, &open, 1, which), of_high);
+                    } else {
+                        let [low] = dots::<S, F, R, 1>(s, stored, 0, group, part);
+                        add_scaled(s, low, group, scales.scale(s, header, &open, 0, which), of_low);
+                        let [high] = dots::<S, F, R, 1>(s, stored, 1, group, part);
+                        add_scaled(s, high, group, scales.scale(s, header, &open, 1, which), of_high);
                     }
                     if P::BIASED {
                         for (half, sums) in sums.iter_mut().enumerate() {
-                            let bias = scales.bias(s, header, &open, half, F::SCALES * i + part);
+                            let bias = scales.bias(s, header, &open, half, which);
                             for r in 0..R {
                                 let xsum =
                                     if F::SCALES == 1 { group[r].scaled_sum } else { group[r].scaled_half_sums[part] };
@@ -215,14 +229,30 @@ fn prefetch<S: Simd, F: Packed>(s: S, stored: &[[u8; CODE_BYTES]]) {
     }
 }
 
-/// Exact sums of each half and row over the part of the group that scale `part` covers.
+/// `sums += xscale · dot · scale` for each row.
 #[inline(always)]
-fn dots<S: Simd, F: Packed, const R: usize>(
+fn add_scaled<S: Simd, const R: usize>(
+    s: S,
+    dots: [S::I32; R],
+    group: [&ActivationGroup; R],
+    scale: S::F32,
+    sums: &mut [S::F32; R],
+) {
+    for r in 0..R {
+        let dot = s.mul(s.to_f32(dots[r]), s.splat(group[r].scale));
+        sums[r] = s.fma(dot, scale, sums[r]);
+    }
+}
+
+/// Exact sums of `H` halves from `first_half` on, of each row over the part of the group that scale `part` covers.
+#[inline(always)]
+fn dots<S: Simd, F: Packed, const R: usize, const H: usize>(
     s: S,
     stored: &[[u8; CODE_BYTES]],
+    first_half: usize,
     x: [&ActivationGroup; R],
     part: usize,
-) -> [[S::I32; R]; 2] {
+) -> [[S::I32; R]; H] {
     let mut start = [0; R];
     for r in 0..R {
         start[r] = F::start(x[r], part);
@@ -232,37 +262,38 @@ fn dots<S: Simd, F: Packed, const R: usize>(
         for r in 0..R {
             quads[r] = x[r].quads();
         }
-        return dot::<S, F, 8, R>(s, Part::new(stored, 0), quads, start);
+        return dot::<S, F, 8, R, H>(s, Part::new(stored, first_half, 0), quads, start);
     }
     let mut quads = [&[[0; 4]; 4]; R];
     for r in 0..R {
         quads[r] = &x[r].quads().as_chunks().0[part];
     }
-    dot::<S, F, 4, R>(s, Part::new(stored, 4 * part), quads, start)
+    dot::<S, F, 4, R, H>(s, Part::new(stored, first_half, 4 * part), quads, start)
 }
 
 #[inline(always)]
-fn dot<S: Simd, F: Packed, const N: usize, const R: usize>(
+fn dot<S: Simd, F: Packed, const N: usize, const R: usize, const H: usize>(
     s: S,
     codes: Part<'_, F>,
     x: [&[[i8; 4]; N]; R],
     start: [i32; R],
-) -> [[S::I32; R]; 2] {
+) -> [[S::I32; R]; H] {
     if F::MAX == 255 { s.dot_bytes(codes, x, start) } else { s.dot_codes(codes, x, start) }
 }
 
-/// The code vectors of a group from the `first`-th on.
+/// The code vectors of a group from the `first`-th on, of the halves from `first_half` on.
 #[derive(Clone, Copy)]
 struct Part<'a, F> {
     stored: &'a [[u8; CODE_BYTES]],
+    first_half: usize,
     first: usize,
     format: PhantomData<F>,
 }
 
 impl<'a, F> Part<'a, F> {
     #[inline(always)]
-    fn new(stored: &'a [[u8; CODE_BYTES]], first: usize) -> Self {
-        Self { stored, first, format: PhantomData }
+    fn new(stored: &'a [[u8; CODE_BYTES]], first_half: usize, first: usize) -> Self {
+        Self { stored, first_half, first, format: PhantomData }
     }
 }
 
@@ -271,7 +302,7 @@ impl<F: Packed> Codes for Part<'_, F> {
 
     #[inline(always)]
     fn vector<S: Simd>(self, s: S, half: usize, p: usize) -> S::Codes {
-        F::vector(s, self.stored, half, self.first + p)
+        F::vector(s, self.stored, self.first_half + half, self.first + p)
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "one argument holds for all: see `Avx2`")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx512::{max_of_8, sum_of_8};
@@ -45,10 +46,19 @@ macro_rules! halves {
 /// `body` for each `p` from 0 to `n`, 8 at most, without a loop: the compiler would keep one of this size, and its sums in
 /// memory.
 macro_rules! unrolled {
-    ($p:ident in 0..$n:ident $body:block) => {
-        unrolled!(@ $p $n $body 0 1 2 3 4 5 6 7)
+    (const $p:ident in 0..$n:ident $body:block) => {
+        unrolled!(@const $p $n $body 0 1 2 3 4 5 6 7)
     };
-    (@ $p:ident $n:ident $body:block $($i:literal)*) => {
+    ($p:ident in 0..$n:ident $body:block) => {
+        unrolled!(@let $p $n $body 0 1 2 3 4 5 6 7)
+    };
+    (@const $p:ident $n:ident $body:block $($i:literal)*) => {
+        $(if $i < $n {
+            const $p: usize = $i;
+            $body
+        })*
+    };
+    (@let $p:ident $n:ident $body:block $($i:literal)*) => {
         $(if $i < $n {
             let $p = $i;
             $body
@@ -62,6 +72,8 @@ impl Simd for Avx2 {
     type I32 = [__m256i; 2];
     type Codes = [__m256i; 2];
     const ROWS: usize = 4;
+    // Each register of a code vector is multiplied by itself, so the sums of one are in registers.
+    const ROWS_OF_BYTES: usize = 8;
     const FLOAT_ROWS: usize = 2;
 
     #[inline(always)]
@@ -208,12 +220,12 @@ impl Simd for Avx2 {
 
     /// A 16-bit sum holds 16 products of 4-bit codes (16 · 15 · 127 = 30480), 8 of 5 bits or 4 of 6.
     #[inline(always)]
-    fn dot_codes<C: Codes, const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
+    ) -> [[Self::I32; R]; H] {
         // Codes of 8 bits go through `dot_bytes`, though this is compiled for them as well.
         const {
             let divides = C::MAX == 255 || N.is_multiple_of(narrow(N, 127 * C::MAX));
@@ -221,14 +233,13 @@ impl Simd for Avx2 {
         }
         let narrow = narrow(N, 127 * C::MAX);
         let zero = unsafe { _mm256_setzero_si256() };
-        let mut sums = [[[zero; 2]; R]; 2];
-        for r in 0..R {
-            let start = unsafe { _mm256_set1_epi32(start[r]) };
-            (sums[0][r], sums[1][r]) = ([start; 2], [start; 2]);
-        }
-        let mut pairs = [[[zero; 2]; R]; 2];
+        let mut sums = [start.map(|start| [unsafe { _mm256_set1_epi32(start) }; 2]); H];
+        let mut pairs = [[[zero; 2]; R]; H];
         unrolled!(p in 0..N {
-            let halves = [codes.vector(self, 0, p), codes.vector(self, 1, p)];
+            let mut halves = [[zero; 2]; H];
+            for (half, vector) in halves.iter_mut().enumerate() {
+                *vector = codes.vector(self, half, p);
+            }
             for r in 0..R {
                 let x = unsafe { _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p])) };
                 for (pairs, codes) in pairs.iter_mut().zip(halves) {
@@ -239,7 +250,7 @@ impl Simd for Avx2 {
                 }
             }
             if (p + 1) % narrow == 0 {
-                let pairs = taken(&mut pairs, [[[zero; 2]; R]; 2]);
+                let pairs = taken(&mut pairs, [[[zero; 2]; R]; H]);
                 for (sums, pairs) in sums.as_flattened_mut().iter_mut().zip(pairs.as_flattened()) {
                     for part in 0..2 {
                         sums[part] = self.widened(sums[part], pairs[part]);
@@ -252,29 +263,27 @@ impl Simd for Avx2 {
 
     /// The codes become signed again; the sign moves to the activation: 2 · 128 · 127 = 32512 fits in 16 bits.
     #[inline(always)]
-    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         _: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
+    ) -> [[Self::I32; R]; H] {
         const { assert!(N <= 8, "no vector is left out") };
-        let mut sums = [[[unsafe { _mm256_setzero_si256() }; 2]; R]; 2];
-        unrolled!(p in 0..N {
-            for (half, sums) in sums.iter_mut().enumerate() {
-                let codes = codes.vector(self, half, p);
-                for part in 0..2 {
-                    unsafe {
-                        let code = _mm256_xor_si256(codes[part], _mm256_set1_epi8(-128));
-                        let magnitude = _mm256_abs_epi8(code);
-                        for r in 0..R {
-                            let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
-                            let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, code));
-                            sums[r][part] = self.widened(sums[r][part], pairs);
-                        }
+        let mut sums = [[[unsafe { _mm256_setzero_si256() }; 2]; R]; H];
+        let parts = 2 * H;
+        unrolled!(quarter in 0..parts {
+            let (half, part) = (quarter / 2, quarter % 2);
+            unrolled!(const P in 0..N {
+                let code = codes.vector(self, half, P)[part];
+                unsafe {
+                    let code = _mm256_xor_si256(code, _mm256_set1_epi8(-128));
+                    let magnitude = _mm256_abs_epi8(code);
+                    for r in 0..R {
+                        sums[half][r][part] = add_products::<P, N>(sums[half][r][part], magnitude, code, x[r]);
                     }
                 }
-            }
+            });
         });
         sums
     }
@@ -293,6 +302,37 @@ impl Simd for Avx2 {
     fn to_f32(self, x: Self::I32) -> Self::F32 {
         halves!(_mm256_cvtepi32_ps, x)
     }
+}
+
+/// `sums + Σ code · x` of a register of bytes, in this order: the compiler would compute one row after the other, and keep all
+/// activations in memory meanwhile.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_products<const P: usize, const N: usize>(
+    mut sums: __m256i,
+    magnitude: __m256i,
+    code: __m256i,
+    x: &[[i8; 4]; N],
+) -> __m256i {
+    debug_assert!(P < N, "within the activations");
+    unsafe {
+        asm!(
+            "vpbroadcastd {pairs}, dword ptr [{x} + 4 * {p}]",
+            "vpsignb {pairs}, {pairs}, {code}",
+            "vpmaddubsw {pairs}, {magnitude}, {pairs}",
+            "vpmaddwd {pairs}, {pairs}, {ones}",
+            "vpaddd {sums}, {sums}, {pairs}",
+            pairs = out(ymm_reg) _,
+            sums = inout(ymm_reg) sums,
+            magnitude = in(ymm_reg) magnitude,
+            code = in(ymm_reg) code,
+            ones = in(ymm_reg) _mm256_set1_epi16(1),
+            x = in(reg) x.as_ptr(),
+            p = const P,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    sums
 }
 
 /// What `sums` holds, which starts again from `zeros`. Without the checks of `std::mem::replace` in builds for tests, which

@@ -2,8 +2,10 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "one argument holds for all: see `Avx512`")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::avx2::unrolled;
 use super::{CODE_BYTES, Codes, LANES, Simd};
 
 /// The set with AVX-512 F, BW, VL and VNNI.
@@ -26,9 +28,10 @@ impl Simd for Avx512 {
     type F32 = __m512;
     type I32 = __m512i;
     type Codes = __m512i;
-    // Sums of a group and of the groups before it, for both halves: 24 registers. With 8 rows 16 of them leave and come
-    // back per group; 8 rows then took 1.0 to 1.4 times as long, 64 rows 0.95 to 1.3 times, in four paired runs.
-    const ROWS: usize = 6;
+    // Of 32 registers, 24 hold the sums of all groups and of one, either way. Where both halves of 8 rows were multiplied
+    // together, sums left and came back per group, and 8 rows took 1.0 to 1.4 times what 6 and 2 took (Zen 4).
+    const ROWS: usize = 8;
+    const ROWS_OF_BOTH_HALVES: usize = 6;
     const FLOAT_ROWS: usize = 8;
 
     #[inline(always)]
@@ -162,37 +165,41 @@ impl Simd for Avx512 {
 
     /// A broadcast serves both halves, and rows take turns, so that no product waits for the one before it.
     #[inline(always)]
-    fn dot_codes<C: Codes, const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
+    ) -> [[Self::I32; R]; H] {
         unsafe {
-            let mut sums = [[_mm512_setzero_si512(); R]; 2];
-            for r in 0..R {
-                let start = _mm512_set1_epi32(start[r]);
-                (sums[0][r], sums[1][r]) = (start, start);
-            }
-            for p in 0..N {
-                let (low, high) = (codes.vector(self, 0, p), codes.vector(self, 1, p));
-                for r in 0..R {
-                    let x = _mm512_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p]));
-                    sums[0][r] = _mm512_dpbusd_epi32(sums[0][r], low, x);
-                    sums[1][r] = _mm512_dpbusd_epi32(sums[1][r], high, x);
+            let mut sums = [start.map(|start| _mm512_set1_epi32(start)); H];
+            unrolled!(const P in 0..N {
+                let mut vectors = [_mm512_setzero_si512(); H];
+                for (half, vector) in vectors.iter_mut().enumerate() {
+                    *vector = codes.vector(self, half, P);
                 }
-            }
+                for r in 0..R {
+                    if H == 1 {
+                        sums[0][r] = add_products::<P, N>(sums[0][r], vectors[0], x[r]);
+                        continue;
+                    }
+                    let x = _mm512_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][P]));
+                    for half in 0..H {
+                        sums[half][r] = _mm512_dpbusd_epi32(sums[half][r], vectors[half], x);
+                    }
+                }
+            });
             sums
         }
     }
 
     #[inline(always)]
-    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         minus_128_sum: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
+    ) -> [[Self::I32; R]; H] {
         self.dot_codes(codes, x, minus_128_sum)
     }
 
@@ -210,6 +217,25 @@ impl Simd for Avx512 {
     fn to_f32(self, x: Self::I32) -> Self::F32 {
         unsafe { _mm512_cvtepi32_ps(x) }
     }
+}
+
+/// `sums + Σ codes · x`, the activations broadcast by the instruction: where they meet one vector, a register for them is
+/// one too many, and the compiler would keep all of them for the next half.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn add_products<const P: usize, const N: usize>(mut sums: __m512i, codes: __m512i, x: &[[i8; 4]; N]) -> __m512i {
+    debug_assert!(P < N, "within the activations");
+    unsafe {
+        asm!(
+            "vpdpbusd {sums}, {codes}, dword ptr [{x} + 4 * {p}]{{1to16}}",
+            sums = inout(zmm_reg) sums,
+            codes = in(zmm_reg) codes,
+            x = in(reg) x.as_ptr(),
+            p = const P,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    sums
 }
 
 /// Halves are added until one lane is left.

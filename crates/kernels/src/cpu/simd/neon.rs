@@ -194,23 +194,23 @@ impl<const MATRIX: bool> Simd for Neon<MATRIX> {
     }
 
     #[inline(always)]
-    fn dot_codes<C: Codes, const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
+    ) -> [[Self::I32; R]; H] {
         self.products(codes, x, start, 0)
     }
 
     /// The codes become signed again, which the instructions take as they are.
     #[inline(always)]
-    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         _: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
+    ) -> [[Self::I32; R]; H] {
         self.products(codes, x, [0; R], 0x80)
     }
 
@@ -235,17 +235,17 @@ impl<const MATRIX: bool> Simd for Neon<MATRIX> {
 }
 
 impl<const MATRIX: bool> Neon<MATRIX> {
-    /// `start + Σ (code ⊕ flip) · x` of both halves of a tile, exactly.
+    /// `start + Σ (code ⊕ flip) · x` of each half, exactly.
     #[inline(always)]
-    fn products<C: Codes, const N: usize, const R: usize>(
+    fn products<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
         flip: u8,
-    ) -> [[[int32x4_t; 4]; R]; 2] {
-        let mut sums = [[[unsafe { vdupq_n_s32(0) }; 4]; R]; 2];
-        for half in 0..2 {
+    ) -> [[[int32x4_t; 4]; R]; H] {
+        let mut sums = [[[unsafe { vdupq_n_s32(0) }; 4]; R]; H];
+        for half in 0..H {
             let mut vectors = [[unsafe { vdupq_n_s8(0) }; 4]; N];
             for p in 0..N {
                 let codes = codes.vector(self, half, p);

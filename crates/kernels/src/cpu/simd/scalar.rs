@@ -141,13 +141,13 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn dot_codes<C: Codes, const N: usize, const R: usize>(
+    fn dot_codes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
-        let mut halves = [start.map(|start| [start; LANES]); 2];
+    ) -> [[Self::I32; R]; H] {
+        let mut halves = [start.map(|start| [start; LANES]); H];
         for (half, rows) in halves.iter_mut().enumerate() {
             for p in 0..N {
                 let codes = codes.vector(self, half, p);
@@ -162,12 +162,12 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn dot_bytes<C: Codes, const N: usize, const R: usize>(
+    fn dot_bytes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
         codes: C,
         x: [&[[i8; 4]; N]; R],
         minus_128_sum: [i32; R],
-    ) -> [[Self::I32; R]; 2] {
+    ) -> [[Self::I32; R]; H] {
         self.dot_codes(codes, x, minus_128_sum)
     }
 
