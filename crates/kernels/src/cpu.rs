@@ -21,6 +21,7 @@ mod activations;
 mod add;
 mod add_gated;
 mod add_rms_norm;
+mod ahead;
 mod attention;
 mod causal_conv;
 mod ceilings;
@@ -50,6 +51,7 @@ mod threads;
 mod tiles;
 mod weight;
 
+use ahead::Ahead;
 use memory::Arena;
 use pool::Pool;
 use scratch::Scratch;
@@ -82,8 +84,9 @@ impl CpuDevice {
         let set = options.instruction_set.map_or(Ok(InstructionSet::detect()), InstructionSet::checked)?;
         let threads = options.threads.unwrap_or_else(threads::default_threads);
         let pool = Pool::new(threads).map_err(|source| KernelError::Threads { threads: threads.get(), source })?;
-        let team = Mutex::new(Team { pool, scratch: Scratch::new(threads.get()), arena: Arena::default() });
-        Ok(Self { kernels: Arc::new(Kernels { set, asks_ahead: set.asks_ahead(), threads, team }) })
+        let scratch = Scratch::new(threads.get());
+        let team = Mutex::new(Team { pool, scratch, arena: Arena::default(), ahead: Ahead::new(set.asks_ahead()) });
+        Ok(Self { kernels: Arc::new(Kernels { set, threads, team }) })
     }
 
     /// Threads that share a pass.
@@ -159,8 +162,6 @@ const NAME: &str = "cpu";
 #[derive(Debug)]
 struct Kernels {
     set: InstructionSet,
-    /// See [`InstructionSet::asks_ahead`].
-    asks_ahead: bool,
     threads: NonZeroUsize,
     team: Mutex<Team>,
 }
@@ -171,6 +172,7 @@ struct Team {
     pool: Pool,
     scratch: Scratch,
     arena: Arena,
+    ahead: Ahead,
 }
 
 impl Kernels {

@@ -166,9 +166,9 @@ fn multiply_pairs<'a, F, const N: usize>(
 ) where
     F: Fn(&'a ExpertWeights) -> [&'a Weight; N] + Sync,
 {
-    let Team { pool, scratch, .. } = team;
+    let Team { pool, scratch, ahead, .. } = team;
     let inputs = Inputs { x, per_group: &scratch.per_group, per_row: &scratch.per_row };
-    multiply(cpu, pool, &mut scratch.tiles, inputs, N * pairs.active.len(), &|i| {
+    multiply(cpu, pool, ahead, &mut scratch.tiles, inputs, N * pairs.active.len(), &|i| {
         let expert = pairs.active[i / N];
         let weight: &CpuWeight = cpu_weight((pairs.weights)(&op.experts[expert])[i % N]);
         let moves = &pairs.moves[pairs.starts[expert]..pairs.starts[expert + 1]];

@@ -85,25 +85,10 @@ impl InstructionSet {
         }
     }
 
-    /// Whether products of one or two rows ask for memory by instruction too, where the processor's own prefetching is
-    /// not known to keep ahead of them: with AVX2, and on Intel's processors. It changes no bit.
-    ///
-    /// Measured with two threads, GB/s without and with it. `Q4_0`, one row: Zen 3 18 and 21; Emerald Rapids 14.6 and 20.0, two
-    /// rows 13.1 and 20.9, one row of `Q4_K` 13.1 and 20.4. For Zen 4 with AVX-512, where it is slower, see
-    /// `streamed_rows` in `product/codes.rs`.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn asks_ahead(self) -> bool {
-        match self {
-            Self::Avx2 => true,
-            Self::Avx512Vnni => is_intel(),
-            _ => false,
-        }
-    }
-
-    /// Whether products of one or two rows ask for memory by instruction too.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn asks_ahead(self) -> bool {
-        false
+    /// Whether products of one or two rows begin by asking for memory by instruction; [`Ahead`](super::ahead::Ahead) then
+    /// finds out what is faster.
+    pub(super) const fn asks_ahead(self) -> bool {
+        matches!(self, Self::Avx2)
     }
 
     /// `self`, if the machine has it.
@@ -131,13 +116,6 @@ impl InstructionSet {
             _ => kernel.run(Scalar),
         }
     }
-}
-
-/// Whether Intel made the processor.
-#[cfg(target_arch = "x86_64")]
-fn is_intel() -> bool {
-    let vendor = std::arch::x86_64::__cpuid(0);
-    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
 }
 
 impl fmt::Display for InstructionSet {

@@ -25,10 +25,10 @@ pub(super) fn linear(cpu: &Kernels, op: &Linear, run: &mut Run<'_>) {
     team.scratch.reserve_moves(rows);
     for projections in op.projections.chunks(TOGETHER) {
         with_outputs(projections, run, [None; TOGETHER], 0, &mut |run, outs| {
-            let Team { pool, scratch, .. } = &mut *team;
+            let Team { pool, scratch, ahead, .. } = &mut *team;
             let inputs = Inputs { x: run.read(op.x), per_group: &scratch.per_group, per_row: &scratch.per_row };
             let moves = &scratch.moves[..rows];
-            multiply(cpu, pool, &mut scratch.tiles, inputs, projections.len(), &|i| {
+            multiply(cpu, pool, ahead, &mut scratch.tiles, inputs, projections.len(), &|i| {
                 let Projection { weight, bias, .. } = &projections[i];
                 let out = outs[i].expect("every projection of the chunk has its output");
                 Product { weight: cpu_weight(weight), bias: bias.as_ref().map(param_values), moves, out }

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::Kernels;
 use super::activations::ActivationGroup;
+use super::ahead::Ahead;
 use super::instruction_set::InstructionSet;
 use super::math::{load_part, store_part};
 use super::pool::Pool;
@@ -92,6 +93,7 @@ const ROW_BLOCK: usize = 64;
 pub(super) fn multiply<'a>(
     cpu: &Kernels,
     pool: &mut Pool,
+    ahead: &mut Ahead,
     scratch: &mut [TileScratch],
     inputs: Inputs<'_>,
     num_products: usize,
@@ -100,6 +102,8 @@ pub(super) fn multiply<'a>(
     let num_tiles: usize = (0..num_products).map(|i| product(i).weight.num_tiles()).sum();
     let per_chunk = chunk_size(pool, num_tiles);
     let scratch = Shared::new(scratch);
+    let bytes = bytes_of_few_rows(num_products, product);
+    let turn = ahead.turn(bytes);
     pool.run(num_tiles.div_ceil(per_chunk), &|chunk| {
         // SAFETY: no two chunks run with the same worker at the same time.
         let scratch = unsafe { &mut scratch.range(chunk.worker..chunk.worker + 1)[0] };
@@ -110,18 +114,23 @@ pub(super) fn multiply<'a>(
             let tiles = product.weight.num_tiles();
             let (from, to) = (start.max(first), end.min(first + tiles));
             if from < to {
-                let work = TileRange {
-                    set: cpu.set,
-                    asks_ahead: cpu.asks_ahead,
-                    inputs,
-                    product,
-                    tiles: from - first..to - first,
-                };
+                let work =
+                    TileRange { set: cpu.set, asks_ahead: turn.asks, inputs, product, tiles: from - first..to - first };
                 work.run(scratch);
             }
             first += tiles;
         }
     });
+    ahead.end(turn, bytes);
+}
+
+/// Bytes of weights that the products read, if they go either way: all have one or two rows and read weights as packed.
+fn bytes_of_few_rows<'a>(num_products: usize, product: &(dyn Fn(usize) -> Product<'a> + Sync)) -> Option<usize> {
+    let bytes = |i| {
+        let Product { weight, moves, .. } = product(i);
+        if (1..=2).contains(&moves.len()) { weight.tiles_bytes() } else { None }
+    };
+    (0..num_products).map(bytes).sum()
 }
 
 /// Some tiles of one product, for one thread.

@@ -52,6 +52,14 @@ impl CpuWeight {
         self.data.rows.div_ceil(TILE)
     }
 
+    /// Bytes of all tiles, if products read tiles.
+    pub(super) fn tiles_bytes(&self) -> Option<usize> {
+        match &self.form {
+            Form::Floats(_, tiles) | Form::Codes(tiles) => Some(self.num_tiles() * tiles.layout.tile_bytes()),
+            Form::Dequantized => None,
+        }
+    }
+
     /// The precision in which activations must be quantized, if they must.
     pub(super) fn activations(&self) -> Option<Activations> {
         matches!(self.form, Form::Codes(_)).then_some(self.data.activations)

@@ -25,7 +25,7 @@ pub(super) struct MultiplyTiles<'a, 'o> {
     pub(super) x: &'a [ActivationGroup],
     /// Groups of a row.
     pub(super) groups: usize,
-    /// See [`asks_ahead`](crate::InstructionSet::asks_ahead).
+    /// Whether one or two rows ask for memory by instruction; see `ahead.rs`.
     pub(super) asks_ahead: bool,
     pub(super) outputs: Outputs<'o>,
 }
@@ -203,9 +203,8 @@ impl MultiplyTiles<'_, '_> {
     }
 }
 
-/// Rows up to which the processor's own prefetching keeps ahead of the products, where it does at all: see
-/// [`asks_ahead`](crate::InstructionSet::asks_ahead). Header and codes read by turns are two places to it, and scales for
-/// half a group are more of them.
+/// Rows up to which the processor's own prefetching keeps ahead of the products, where it does at all: see `ahead.rs`.
+/// Header and codes read by turns are two places to it, and scales for half a group are more of them.
 ///
 /// Measured on Zen 4 cores with and without prefetching by instruction, which the others get. One thread, `Q4_0`: one row
 /// 20 and 30 GB/s, two rows 25 and 26, four rows 24 and 15, eight rows 12.5 and 6.5. Two threads, time of a pass: `Q4_K`

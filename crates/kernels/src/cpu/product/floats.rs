@@ -22,7 +22,7 @@ pub(super) struct MultiplyFloats<'a, 't, 'o> {
     /// Activations, `[rows, columns]`.
     pub(super) x: &'a [f32],
     pub(super) columns: usize,
-    /// See [`asks_ahead`](crate::InstructionSet::asks_ahead).
+    /// Whether one or two rows ask for memory by instruction; see `ahead.rs`.
     pub(super) asks_ahead: bool,
     pub(super) outputs: Outputs<'o>,
 }
