@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Products that each way is measured with.
+/// Dispatches that each way is measured with.
 const TRIES: u32 = 96;
 
 /// Bytes of weights from which a product shows how fast memory is read.
@@ -11,7 +11,7 @@ const LEAST_BYTES: usize = 512 << 10;
 /// The other way must be so much faster to be taken: the error of the measurement.
 const LEAST_GAIN: f64 = 1.04;
 
-/// Tries both ways on one or two rows as they come, and keeps the faster one of this machine.
+/// Tries both ways on the first dispatches of one or two rows, and keeps the faster one for as long as the device lives.
 ///
 /// Whether the processor's own prefetching keeps ahead of one or two rows is a matter of its make. Measured with two
 /// threads, GB/s without asking and with it, one row: Zen 3 `Q4_0` 18 and 21; Emerald Rapids `Q4_0` 14.6 and 20.0, `Q4_K` 13.1
@@ -20,7 +20,7 @@ const LEAST_GAIN: f64 = 1.04;
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     asks: bool,
-    /// Of the ways without and with asking: products, and the sum of the logarithms of their bytes per second, in which a
+    /// Of the ways without and with asking: dispatches, and the sum of the logarithms of their bytes per second, in which a
     /// disturbed one counts little.
     tried: [(u32, f64); 2],
 }
@@ -68,11 +68,13 @@ impl Ahead {
         self.tried.iter().all(|(tries, _)| *tries >= TRIES)
     }
 
-    /// In no order, so that each way meets every matrix of a model.
+    /// Of each two dispatches one goes each way, in a random order: both ways meet the same drift of the machine, and neither
+    /// keeps step with the matrices of a model.
     fn next(&self) -> bool {
-        let [(without, _), (with, _)] = self.tried;
-        let coin = u64::from(without + with).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40 & 1 == 1;
-        if coin { with < TRIES } else { without >= TRIES }
+        let tried = self.tried[0].0 + self.tried[1].0;
+        let mixed = u64::from(tried / 2).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let is_flipped = (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1;
+        is_flipped ^ (tried % 2 == 1)
     }
 }
 
@@ -80,7 +82,7 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// Bytes of a dispatch, and how long it takes without and with asking.
+    /// The way kept after dispatches of `bytes` that take `micros` without and with asking, and how many were measured.
     fn settled(first: bool, bytes: usize, micros: [u64; 2]) -> (bool, u32) {
         let mut ahead = Ahead::new(first);
         let mut num_measured = 0;

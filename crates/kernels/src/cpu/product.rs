@@ -124,7 +124,8 @@ pub(super) fn multiply<'a>(
     ahead.end(turn, bytes);
 }
 
-/// Bytes of weights that the products read, if they go either way: all have one or two rows and read weights as packed.
+/// Bytes of weights that the products read, if all have one or two rows and read weights as packed. Formats that ask in any
+/// case (`Q6_K`) count too, and draw the two ways together.
 fn bytes_of_few_rows<'a>(num_products: usize, product: &(dyn Fn(usize) -> Product<'a> + Sync)) -> Option<usize> {
     let bytes = |i| {
         let Product { weight, moves, .. } = product(i);

@@ -92,17 +92,17 @@ impl MultiplyTiles<'_, '_> {
     #[inline(always)]
     fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, scales: P, tile: usize) {
         for (nth, moves) in self.moves.chunks(rows_together::<S, F>()).enumerate() {
-            // The others find the tile in a cache.
-            let first = nth == 0;
+            // Later groups of rows find the tile in a cache.
+            let is_cold = nth == 0;
             match moves.len() {
-                1 => self.group_of_rows::<S, F, P, 1>(s, scales, tile, moves, first),
-                2 => self.group_of_rows::<S, F, P, 2>(s, scales, tile, moves, first),
-                3 => self.group_of_rows::<S, F, P, 3>(s, scales, tile, moves, first),
-                4 => self.group_of_rows::<S, F, P, 4>(s, scales, tile, moves, first),
-                5 => self.group_of_rows::<S, F, P, 5>(s, scales, tile, moves, first),
-                6 => self.group_of_rows::<S, F, P, 6>(s, scales, tile, moves, first),
-                7 => self.group_of_rows::<S, F, P, 7>(s, scales, tile, moves, first),
-                _ => self.group_of_rows::<S, F, P, 8>(s, scales, tile, moves, first),
+                1 => self.group_of_rows::<S, F, P, 1>(s, scales, tile, moves, is_cold),
+                2 => self.group_of_rows::<S, F, P, 2>(s, scales, tile, moves, is_cold),
+                3 => self.group_of_rows::<S, F, P, 3>(s, scales, tile, moves, is_cold),
+                4 => self.group_of_rows::<S, F, P, 4>(s, scales, tile, moves, is_cold),
+                5 => self.group_of_rows::<S, F, P, 5>(s, scales, tile, moves, is_cold),
+                6 => self.group_of_rows::<S, F, P, 6>(s, scales, tile, moves, is_cold),
+                7 => self.group_of_rows::<S, F, P, 7>(s, scales, tile, moves, is_cold),
+                _ => self.group_of_rows::<S, F, P, 8>(s, scales, tile, moves, is_cold),
             }
         }
     }
@@ -114,7 +114,7 @@ impl MultiplyTiles<'_, '_> {
         scales: P,
         tile: usize,
         moves: &[Move],
-        first: bool,
+        is_cold: bool,
     ) {
         // No set calls for more rows than it shares a vector between, and this leaves those kernels out.
         if R > rows_together::<S, F>() {
@@ -124,7 +124,7 @@ impl MultiplyTiles<'_, '_> {
         for r in 0..R {
             x[r] = &self.x[moves[r].from as usize * self.groups..][..self.groups];
         }
-        let sums = self.sum_groups::<S, F, P, R>(s, scales, tile, x, first);
+        let sums = self.sum_groups::<S, F, P, R>(s, scales, tile, x, is_cold);
         for r in 0..R {
             self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
         }
@@ -138,7 +138,7 @@ impl MultiplyTiles<'_, '_> {
         scales: P,
         tile: usize,
         x: [&[ActivationGroup]; R],
-        first: bool,
+        is_cold: bool,
     ) -> [[S::F32; R]; 2] {
         let layout = &self.tiles.layout;
         let header_bytes = P::HEADER_BYTES.unwrap_or(layout.header_bytes);
@@ -154,7 +154,7 @@ impl MultiplyTiles<'_, '_> {
             let (header, stored) = block.split_at(header_bytes);
             let open = scales.open(s, header);
             let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
-            let ahead = first && (self.asks_ahead || R > streamed_rows::<F, P>());
+            let ahead = is_cold && (self.asks_ahead || R > streamed_rows::<F, P>());
             if ahead {
                 prefetch::<S, F>(s, header_lines);
             } else if P::BLOCK_GROUPS != Some(1) {
@@ -175,7 +175,7 @@ impl MultiplyTiles<'_, '_> {
                 for part in 0..F::SCALES {
                     let which = F::SCALES * i + part;
                     let [of_low, of_high] = &mut sums;
-                    // No loop over the halves: the compiler would keep it, and the sums in memory.
+                    // No loop over the halves here: the compiler would keep it, and the sums in memory.
                     if R <= S::ROWS_OF_BOTH_HALVES {
                         let [low, high] = dots::<S, F, R, 2>(s, stored, 0, group, part);
                         add_scaled(s, low, group, scales.scale(s, header, &open, 0, which), of_low);

@@ -72,7 +72,7 @@ impl Simd for Avx2 {
     type I32 = [__m256i; 2];
     type Codes = [__m256i; 2];
     const ROWS: usize = 4;
-    // Each register of a code vector is multiplied by itself, so the sums of one are in registers.
+    // Codes of 8 bits go one register at a time, so only its sums, one per row, need registers.
     const ROWS_OF_BYTES: usize = 8;
     const FLOAT_ROWS: usize = 2;
 
@@ -304,7 +304,9 @@ impl Simd for Avx2 {
     }
 }
 
-/// `sums + Σ code · x` of a register of bytes, in this order: the compiler would compute one row after the other, and keep all
+/// `sums + Σ code · x[P]` of a register of signed bytes; `magnitude` is `|code|`.
+///
+/// Not `pure`, so that products stay in this order: the compiler would compute one row after the other, and keep all
 /// activations in memory meanwhile.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -314,7 +316,8 @@ fn add_products<const P: usize, const N: usize>(
     code: __m256i,
     x: &[[i8; 4]; N],
 ) -> __m256i {
-    debug_assert!(P < N, "within the activations");
+    assert!(P < N, "within the activations");
+    // SAFETY: reads four bytes, element `P` of `x`, and writes no memory.
     unsafe {
         asm!(
             "vpbroadcastd {pairs}, dword ptr [{x} + 4 * {p}]",

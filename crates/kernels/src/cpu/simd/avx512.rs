@@ -163,7 +163,7 @@ impl Simd for Avx512 {
         }
     }
 
-    /// A broadcast serves both halves, and rows take turns, so that no product waits for the one before it.
+    /// Rows take turns, so that no product waits for the one before it. With both halves, one broadcast serves them.
     #[inline(always)]
     fn dot_codes<C: Codes, const N: usize, const R: usize, const H: usize>(
         self,
@@ -171,6 +171,7 @@ impl Simd for Avx512 {
         x: [&[[i8; 4]; N]; R],
         start: [i32; R],
     ) -> [[Self::I32; R]; H] {
+        const { assert!(N <= 8, "no vector is left out") };
         unsafe {
             let mut sums = [start.map(|start| _mm512_set1_epi32(start)); H];
             unrolled!(const P in 0..N {
@@ -224,7 +225,8 @@ impl Simd for Avx512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn add_products<const P: usize, const N: usize>(mut sums: __m512i, codes: __m512i, x: &[[i8; 4]; N]) -> __m512i {
-    debug_assert!(P < N, "within the activations");
+    assert!(P < N, "within the activations");
+    // SAFETY: reads four bytes, element `P` of `x`, and writes no memory.
     unsafe {
         asm!(
             "vpdpbusd {sums}, {codes}, dword ptr [{x} + 4 * {p}]{{1to16}}",
