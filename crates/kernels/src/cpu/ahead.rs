@@ -30,8 +30,8 @@ pub(super) struct Ahead {
 pub(super) struct Turn {
     /// Whether it asks.
     pub(super) asks: bool,
-    /// When it began, if it is measured.
-    began: Option<Instant>,
+    /// When it began and the bytes that it reads, if it is measured.
+    measured: Option<(Instant, usize)>,
 }
 
 impl Ahead {
@@ -41,15 +41,15 @@ impl Ahead {
     }
 
     /// How the next dispatch goes, which reads `bytes` of weights for one or two rows, or is not to be measured.
-    pub(super) fn turn(&self, bytes: Option<usize>) -> Turn {
-        let is_measured = bytes.is_some_and(|bytes| bytes >= LEAST_BYTES) && !self.is_settled();
-        let asks = if is_measured { self.next() } else { self.asks };
-        Turn { asks, began: is_measured.then(Instant::now) }
+    pub(super) fn turn(&self, bytes: impl FnOnce() -> Option<usize>) -> Turn {
+        let bytes = if self.is_settled() { None } else { bytes().filter(|&bytes| bytes >= LEAST_BYTES) };
+        let asks = if bytes.is_some() { self.next() } else { self.asks };
+        Turn { asks, measured: bytes.map(|bytes| (Instant::now(), bytes)) }
     }
 
     /// Takes in what a turn took.
-    pub(super) fn end(&mut self, turn: Turn, bytes: Option<usize>) {
-        if let (Some(began), Some(bytes)) = (turn.began, bytes) {
+    pub(super) fn end(&mut self, turn: Turn) {
+        if let Some((began, bytes)) = turn.measured {
             self.note(turn.asks, bytes, began.elapsed());
         }
     }
@@ -87,13 +87,13 @@ mod tests {
         let mut ahead = Ahead::new(first);
         let mut num_measured = 0;
         for _ in 0..1000 {
-            let turn = ahead.turn(Some(bytes));
-            num_measured += u32::from(turn.began.is_some());
-            if turn.began.is_some() {
+            let turn = ahead.turn(|| Some(bytes));
+            num_measured += u32::from(turn.measured.is_some());
+            if turn.measured.is_some() {
                 ahead.note(turn.asks, bytes, Duration::from_micros(micros[usize::from(turn.asks)]));
             }
         }
-        (ahead.turn(None).asks, num_measured)
+        (ahead.turn(|| None).asks, num_measured)
     }
 
     #[test]
@@ -127,6 +127,6 @@ mod tests {
             let micros = if is_disturbed { 1000 } else { 100 + 20 * u64::from(asks) };
             ahead.note(asks, 1 << 20, Duration::from_micros(micros));
         }
-        assert!(!ahead.turn(None).asks);
+        assert!(!ahead.turn(|| None).asks);
     }
 }

@@ -102,8 +102,7 @@ pub(super) fn multiply<'a>(
     let num_tiles: usize = (0..num_products).map(|i| product(i).weight.num_tiles()).sum();
     let per_chunk = chunk_size(pool, num_tiles);
     let scratch = Shared::new(scratch);
-    let bytes = bytes_of_few_rows(num_products, product);
-    let turn = ahead.turn(bytes);
+    let turn = ahead.turn(|| bytes_of_few_rows(num_products, product));
     pool.run(num_tiles.div_ceil(per_chunk), &|chunk| {
         // SAFETY: no two chunks run with the same worker at the same time.
         let scratch = unsafe { &mut scratch.range(chunk.worker..chunk.worker + 1)[0] };
@@ -121,7 +120,7 @@ pub(super) fn multiply<'a>(
             first += tiles;
         }
     });
-    ahead.end(turn, bytes);
+    ahead.end(turn);
 }
 
 /// Bytes of weights that the products read, if all have one or two rows and read weights as packed. Formats that ask in any

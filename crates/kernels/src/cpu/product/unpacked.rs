@@ -177,8 +177,8 @@ impl Opened {
 fn unpack_part<F: Packed>(s: Avx2, stored: &[[u8; CODE_BYTES]], half: usize, first: usize, out: &mut [Codes]) -> I32 {
     let n = per_part::<F>();
     let mut sums = [unsafe { _mm256_setzero_si256() }; 2];
-    unrolled!(p in 0..n {
-        let p = first + p;
+    unrolled!(P in 0..n {
+        let p = first + P;
         let codes = F::vector(s, stored, half, p);
         for plane in 0..planes::<F>() {
             let codes = if planes::<F>() == 1 { codes } else { s.bits(codes, 4 * plane as i32, 15) };
@@ -235,8 +235,8 @@ fn dot<F: Packed>(s: Avx2, codes: &[Codes], x: &ActivationGroup, index: usize, p
             }
         }
         let mut pairs = [[[zero; 2]; 2]; 2];
-        unrolled!(p in 0..n {
-            let quad = index * n + p;
+        unrolled!(P in 0..n {
+            let quad = index * n + P;
             let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x.quads()[quad]));
             for plane in 0..planes::<F>() {
                 for half in 0..2 {
@@ -247,7 +247,7 @@ fn dot<F: Packed>(s: Avx2, codes: &[Codes], x: &ActivationGroup, index: usize, p
                     }
                 }
             }
-            if (p + 1) % narrow == 0 {
+            if (P + 1).is_multiple_of(narrow) {
                 let pairs = taken(&mut pairs, [[[zero; 2]; 2]; 2]);
                 for half in 0..2 {
                     for part in 0..2 {

@@ -43,24 +43,15 @@ macro_rules! halves {
     };
 }
 
-/// `body` for each `p` from 0 to `n`, 8 at most, without a loop: the compiler would keep one of this size, and its sums in
-/// memory.
+/// `body` for each constant `P` from 0 to `n`, 8 at most, without a loop: the compiler would keep one of this size, and its sums
+/// in memory.
 macro_rules! unrolled {
-    (const $p:ident in 0..$n:ident $body:block) => {
-        unrolled!(@const $p $n $body 0 1 2 3 4 5 6 7)
+    ($P:ident in 0..$n:ident $body:block) => {
+        unrolled!(@ $P $n $body 0 1 2 3 4 5 6 7)
     };
-    ($p:ident in 0..$n:ident $body:block) => {
-        unrolled!(@let $p $n $body 0 1 2 3 4 5 6 7)
-    };
-    (@const $p:ident $n:ident $body:block $($i:literal)*) => {
+    (@ $P:ident $n:ident $body:block $($i:literal)*) => {
         $(if $i < $n {
-            const $p: usize = $i;
-            $body
-        })*
-    };
-    (@let $p:ident $n:ident $body:block $($i:literal)*) => {
-        $(if $i < $n {
-            let $p = $i;
+            const $P: usize = $i;
             $body
         })*
     };
@@ -235,13 +226,13 @@ impl Simd for Avx2 {
         let zero = unsafe { _mm256_setzero_si256() };
         let mut sums = [start.map(|start| [unsafe { _mm256_set1_epi32(start) }; 2]); H];
         let mut pairs = [[[zero; 2]; R]; H];
-        unrolled!(p in 0..N {
+        unrolled!(P in 0..N {
             let mut halves = [[zero; 2]; H];
             for (half, vector) in halves.iter_mut().enumerate() {
-                *vector = codes.vector(self, half, p);
+                *vector = codes.vector(self, half, P);
             }
             for r in 0..R {
-                let x = unsafe { _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][p])) };
+                let x = unsafe { _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][P])) };
                 for (pairs, codes) in pairs.iter_mut().zip(halves) {
                     for part in 0..2 {
                         pairs[r][part] =
@@ -249,7 +240,7 @@ impl Simd for Avx2 {
                     }
                 }
             }
-            if (p + 1) % narrow == 0 {
+            if (P + 1).is_multiple_of(narrow) {
                 let pairs = taken(&mut pairs, [[[zero; 2]; R]; H]);
                 for (sums, pairs) in sums.as_flattened_mut().iter_mut().zip(pairs.as_flattened()) {
                     for part in 0..2 {
@@ -272,9 +263,9 @@ impl Simd for Avx2 {
         const { assert!(N <= 8, "no vector is left out") };
         let mut sums = [[[unsafe { _mm256_setzero_si256() }; 2]; R]; H];
         let parts = 2 * H;
-        unrolled!(quarter in 0..parts {
-            let (half, part) = (quarter / 2, quarter % 2);
-            unrolled!(const P in 0..N {
+        unrolled!(QUARTER in 0..parts {
+            let (half, part) = (QUARTER / 2, QUARTER % 2);
+            unrolled!(P in 0..N {
                 let code = codes.vector(self, half, P)[part];
                 unsafe {
                     let code = _mm256_xor_si256(code, _mm256_set1_epi8(-128));

@@ -174,7 +174,7 @@ impl Simd for Avx512 {
         const { assert!(N <= 8, "no vector is left out") };
         unsafe {
             let mut sums = [start.map(|start| _mm512_set1_epi32(start)); H];
-            unrolled!(const P in 0..N {
+            unrolled!(P in 0..N {
                 let mut vectors = [_mm512_setzero_si512(); H];
                 for (half, vector) in vectors.iter_mut().enumerate() {
                     *vector = codes.vector(self, half, P);
