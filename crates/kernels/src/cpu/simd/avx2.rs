@@ -271,7 +271,15 @@ impl Simd for Avx2 {
                     let code = _mm256_xor_si256(code, _mm256_set1_epi8(-128));
                     let magnitude = _mm256_abs_epi8(code);
                     for r in 0..R {
-                        sums[half][r][part] = add_products::<P, N>(sums[half][r][part], magnitude, code, x[r]);
+                        let sums = &mut sums[half][r][part];
+                        if R == 1 {
+                            // The compiler keeps the activations of one row in registers, for all registers of codes.
+                            let x = _mm256_set1_epi32(bytemuck::cast::<[i8; 4], i32>(x[r][P]));
+                            let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, code));
+                            *sums = self.widened(*sums, pairs);
+                        } else {
+                            *sums = add_products::<P, N>(*sums, magnitude, code, x[r]);
+                        }
                     }
                 }
             });
