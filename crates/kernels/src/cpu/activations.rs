@@ -1,9 +1,9 @@
 //! Activations in 8 bits, once per op for all products with them.
 
-use super::instruction_set::{InstructionSet, Kernel};
+use super::instruction_set::InstructionSet;
 use super::pool::Pool;
 use super::share::for_each_part;
-use super::simd::Simd;
+use super::simd::{Kernel, Simd};
 use crate::Activations;
 use crate::blocks::GROUP;
 use crate::quantize::ROUND;

@@ -1,8 +1,7 @@
 use super::Kernels;
-use super::instruction_set::Kernel;
 use super::math::map;
 use super::share::for_each_row;
-use super::simd::Simd;
+use super::simd::{Kernel, Simd};
 use crate::host::Run;
 use crate::ops::AddGated;
 

@@ -1,10 +1,9 @@
 use half::{bf16, f16};
 
-use super::instruction_set::Kernel;
 use super::math::{load_part, sigmoid, store_part};
 use super::scratch::{WorkerScratch, grow};
 use super::share::Shared;
-use super::simd::{LANES, Simd};
+use super::simd::{Kernel, LANES, Simd};
 use super::{Kernels, Team};
 use crate::host::{KV_BLOCK, Run};
 use crate::ops::Attention;

@@ -1,8 +1,7 @@
 use super::Kernels;
-use super::instruction_set::Kernel;
 use super::math::{load_part, silu, store_part};
 use super::share::Shared;
-use super::simd::{LANES, Simd};
+use super::simd::{Kernel, LANES, Simd};
 use crate::host::{Run, param_values};
 use crate::ops::CausalConv;
 

@@ -6,11 +6,11 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::instruction_set::{InstructionSet, Kernel};
+use super::instruction_set::InstructionSet;
 use super::memory::Arena;
 use super::pool::Pool;
 use super::share::for_each_part;
-use super::simd::{CODE_BYTES, Codes, LANES, Simd};
+use super::simd::{CODE_BYTES, Codes, Kernel, LANES, Simd};
 use crate::{Ceilings, Rate};
 
 /// Memory that is read over and over: several times the last-level cache that one core complex of a server chip has.

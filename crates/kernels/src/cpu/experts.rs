@@ -1,9 +1,8 @@
-use super::instruction_set::Kernel;
 use super::linear::quantize_inputs;
 use super::product::{Inputs, Move, Product, multiply};
 use super::scratch::grow;
 use super::share::{Shared, for_each_part, for_each_row};
-use super::simd::{LANES, Simd};
+use super::simd::{Kernel, LANES, Simd};
 use super::swiglu::Gate;
 use super::weight::{CpuWeight, cpu_weight};
 use super::{Kernels, Team, math};

@@ -1,9 +1,8 @@
 #![allow(clippy::needless_range_loop, reason = "sums in registers are told by number")]
 
-use super::instruction_set::Kernel;
 use super::math::{load_part, map, store_part, sum_of_squares};
 use super::share::{Shared, for_each_part};
-use super::simd::{LANES, Simd};
+use super::simd::{Kernel, LANES, Simd};
 use super::{Kernels, Team};
 use crate::host::Run;
 use crate::ops::GatedDelta;

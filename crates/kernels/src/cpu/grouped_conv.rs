@@ -1,8 +1,7 @@
 use super::Kernels;
-use super::instruction_set::Kernel;
 use super::math::{load_part, store_part};
 use super::share::for_each_row;
-use super::simd::{LANES, Simd};
+use super::simd::{Kernel, LANES, Simd};
 use crate::host::{Run, param_values};
 use crate::ops::GroupedConv;
 

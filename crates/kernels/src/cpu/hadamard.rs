@@ -1,7 +1,6 @@
 use super::Kernels;
-use super::instruction_set::Kernel;
 use super::share::for_each_row;
-use super::simd::Simd;
+use super::simd::{Kernel, Simd};
 use crate::host::{Run, param_values};
 use crate::ops::Hadamard;
 

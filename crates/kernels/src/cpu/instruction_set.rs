@@ -6,7 +6,7 @@ use std::fmt;
 use super::simd::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
-use super::simd::{Scalar, Simd};
+use super::simd::{Kernel, Scalar, Simd};
 use crate::KernelError;
 
 /// Vector instructions, picked when the device is made; a plain build contains all of its architecture.
@@ -102,18 +102,18 @@ impl InstructionSet {
         match self {
             // SAFETY: a device only holds sets that passed `checked`.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => unsafe { run_avx2(kernel) },
+            Self::Avx2 => unsafe { Avx2::new() }.call(kernel),
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni => unsafe { run_avx512(kernel) },
+            Self::Avx512Vnni => unsafe { Avx512::new() }.call(kernel),
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
-            Self::NeonDotprod => unsafe { run_dotprod(kernel) },
+            Self::NeonDotprod => unsafe { Neon::<false>::new() }.call(kernel),
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
-            Self::NeonI8mm => unsafe { run_i8mm(kernel) },
+            Self::NeonI8mm => unsafe { Neon::<true>::new() }.call(kernel),
             // The portable set; sets of other architectures did not pass.
-            _ => kernel.run(Scalar),
+            _ => Scalar.call(kernel),
         }
     }
 }
@@ -122,44 +122,6 @@ impl fmt::Display for InstructionSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
-}
-
-/// Work that is compiled once per instruction set.
-///
-/// `run` and everything it calls on the hot path must be `#[inline(always)]`: only what is inlined into the functions
-/// below is compiled with their instructions.
-pub(super) trait Kernel {
-    type Output;
-
-    fn run<S: Simd>(self, simd: S) -> Self::Output;
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: this function runs only where its target features exist.
-    kernel.run(unsafe { Avx2::new() })
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: this function runs only where its target features exist.
-    kernel.run(unsafe { Avx512::new() })
-}
-
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,dotprod")]
-fn run_dotprod<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: this function runs only where its target features exist.
-    kernel.run(unsafe { Neon::<false>::new() })
-}
-
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,dotprod,i8mm")]
-fn run_i8mm<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: this function runs only where its target features exist.
-    kernel.run(unsafe { Neon::<true>::new() })
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ pub(super) fn normalize<S: Simd>(s: S, x: &[f32], weight: &[f32], eps: f32, out:
 mod tests {
     use super::*;
     use crate::InstructionSet;
-    use crate::cpu::instruction_set::Kernel;
+    use crate::cpu::simd::Kernel;
 
     struct Exp<'a>(&'a [f32], &'a mut [f32]);
 

@@ -1,11 +1,10 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::instruction_set::Kernel;
 use super::math::{load_part, normalize, store_part};
 use super::pool::Pool;
 use super::share::{Shared, for_each_part};
-use super::simd::{LANES, Simd};
+use super::simd::{Kernel, LANES, Simd};
 use super::{Kernels, Team};
 use crate::host::{Element, Run, param_values};
 use crate::ops::{QkNormRope, RopePairing};

@@ -24,6 +24,16 @@ pub(super) const LANES: usize = 16;
 /// Bytes of a code vector: four consecutive codes of each of 16 output features.
 pub(super) const CODE_BYTES: usize = 64;
 
+/// Work that is compiled once per instruction set.
+///
+/// `run` and everything it calls on the hot path must be `#[inline(always)]`: only what is inlined into [`Simd::call`] is
+/// compiled with the instructions of the set.
+pub(super) trait Kernel {
+    type Output;
+
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
 /// The vector operations that the kernels are written in.
 ///
 /// A value of the type is the proof that its instructions exist. All sets have the same logical width and the same order
@@ -104,6 +114,12 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// The same into the first-level cache.
     fn prefetch_near(self, address: *const u8);
     fn to_f32(self, x: Self::I32) -> Self::F32;
+
+    /// Runs `kernel` as a function of its own, compiled for this set.
+    ///
+    /// Compiling takes longer per line the longer a function is, so variants that are chosen between while kernels run are
+    /// called, not inlined.
+    fn call<K: Kernel>(self, kernel: K) -> K::Output;
 }
 
 /// The code vectors of a group of input features, unpacked one by one.

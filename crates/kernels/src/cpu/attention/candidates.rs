@@ -2,11 +2,10 @@
 
 use super::cached::Cached;
 use crate::cpu::InstructionSet;
-use crate::cpu::instruction_set::Kernel;
 use crate::cpu::pool::Pool;
 use crate::cpu::scratch::grow;
 use crate::cpu::share::Shared;
-use crate::cpu::simd::{LANES, Simd};
+use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::host::{KEY_PANEL, Run};
 use crate::ops::Attention;
 

@@ -6,8 +6,7 @@ use std::ops::Range;
 
 use super::cached::Load;
 use super::tile::{Lineage, TileHead};
-use crate::cpu::instruction_set::Kernel;
-use crate::cpu::simd::{LANES, Simd};
+use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::host::{KEY_PANEL, KV_BLOCK};
 
 /// Queries whose sums stay in registers together.

@@ -11,8 +11,7 @@ use super::scales::{Floats, Halves, Scales, Super, SuperNibbles};
 use super::{Move, Outputs};
 use crate::blocks::IQ4_VALUES;
 use crate::cpu::activations::ActivationGroup;
-use crate::cpu::instruction_set::Kernel;
-use crate::cpu::simd::{CODE_BYTES, Codes, Simd};
+use crate::cpu::simd::{CODE_BYTES, Codes, Kernel, Simd};
 use crate::cpu::tiles::Tiles;
 use crate::{FloatFormat, WeightFormat};
 
@@ -81,29 +80,32 @@ impl<S: Simd> WithFormat for InSet<S, MultiplyTiles<'_, '_>> {
     #[inline(always)]
     fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
         let Self { s, work } = self;
+        let together = rows_together::<S, F>();
+        if work.moves.len() <= together {
+            return work.rows::<S, F, P>(s, scales, work.range.clone(), work.moves, true);
+        }
         for tile in work.range.clone() {
-            work.rows::<S, F, P>(s, scales, tile);
+            for (nth, moves) in work.moves.chunks(together).enumerate() {
+                // Later groups of rows find the tile in a cache.
+                work.rows::<S, F, P>(s, scales, tile..tile + 1, moves, nth == 0);
+            }
         }
     }
 }
 
 impl MultiplyTiles<'_, '_> {
-    /// Several rows share each unpacked group; their sums stay in registers.
+    /// Rows that share a code vector, with some tiles.
     #[inline(always)]
-    fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, scales: P, tile: usize) {
-        for (nth, moves) in self.moves.chunks(rows_together::<S, F>()).enumerate() {
-            // Later groups of rows find the tile in a cache.
-            let is_cold = nth == 0;
-            match moves.len() {
-                1 => self.group_of_rows::<S, F, P, 1>(s, scales, tile, moves, is_cold),
-                2 => self.group_of_rows::<S, F, P, 2>(s, scales, tile, moves, is_cold),
-                3 => self.group_of_rows::<S, F, P, 3>(s, scales, tile, moves, is_cold),
-                4 => self.group_of_rows::<S, F, P, 4>(s, scales, tile, moves, is_cold),
-                5 => self.group_of_rows::<S, F, P, 5>(s, scales, tile, moves, is_cold),
-                6 => self.group_of_rows::<S, F, P, 6>(s, scales, tile, moves, is_cold),
-                7 => self.group_of_rows::<S, F, P, 7>(s, scales, tile, moves, is_cold),
-                _ => self.group_of_rows::<S, F, P, 8>(s, scales, tile, moves, is_cold),
-            }
+    fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, scales: P, tiles: Range<usize>, moves: &[Move], is_cold: bool) {
+        match moves.len() {
+            1 => self.group_of_rows::<S, F, P, 1>(s, scales, tiles, moves, is_cold),
+            2 => self.group_of_rows::<S, F, P, 2>(s, scales, tiles, moves, is_cold),
+            3 => self.group_of_rows::<S, F, P, 3>(s, scales, tiles, moves, is_cold),
+            4 => self.group_of_rows::<S, F, P, 4>(s, scales, tiles, moves, is_cold),
+            5 => self.group_of_rows::<S, F, P, 5>(s, scales, tiles, moves, is_cold),
+            6 => self.group_of_rows::<S, F, P, 6>(s, scales, tiles, moves, is_cold),
+            7 => self.group_of_rows::<S, F, P, 7>(s, scales, tiles, moves, is_cold),
+            _ => self.group_of_rows::<S, F, P, 8>(s, scales, tiles, moves, is_cold),
         }
     }
 
@@ -112,35 +114,53 @@ impl MultiplyTiles<'_, '_> {
         &self,
         s: S,
         scales: P,
-        tile: usize,
+        tiles: Range<usize>,
         moves: &[Move],
         is_cold: bool,
     ) {
         // No set calls for more rows than it shares a vector between, and this leaves those kernels out.
-        if R > rows_together::<S, F>() {
-            return;
-        }
-        let mut x: [&[ActivationGroup]; R] = [&[]; R];
-        for r in 0..R {
-            x[r] = &self.x[moves[r].from as usize * self.groups..][..self.groups];
-        }
-        let sums = self.sum_groups::<S, F, P, R>(s, scales, tile, x, is_cold);
-        for r in 0..R {
-            self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
+        if const { R <= rows_together::<S, F>() } {
+            s.call(GroupOfRows::<F, P, R> { work: self, scales, tiles, moves, is_cold, format: PhantomData });
         }
     }
+}
 
+/// The products of `R` rows, which share each unpacked group, with some tiles; their sums stay in registers.
+struct GroupOfRows<'a, F, P, const R: usize> {
+    work: &'a MultiplyTiles<'a, 'a>,
+    scales: P,
+    tiles: Range<usize>,
+    moves: &'a [Move],
+    /// Whether the tiles have yet to be read from memory.
+    is_cold: bool,
+    format: PhantomData<F>,
+}
+
+impl<F: Packed, P: Scales, const R: usize> Kernel for GroupOfRows<'_, F, P, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let MultiplyTiles { x, groups, outputs, .. } = *self.work;
+        let mut of_rows: [&[ActivationGroup]; R] = [&[]; R];
+        for r in 0..R {
+            of_rows[r] = &x[self.moves[r].from as usize * groups..][..groups];
+        }
+        for tile in self.tiles.clone() {
+            let sums = self.sum_groups(s, tile, of_rows);
+            for (r, row) in self.moves.iter().enumerate() {
+                outputs.write(s, row.to, tile, [sums[0][r], sums[1][r]]);
+            }
+        }
+    }
+}
+
+impl<F: Packed, P: Scales, const R: usize> GroupOfRows<'_, F, P, R> {
     /// `Σ_g xscale · (scale · Σ code · xcode + bias · Σ xcode)`, groups in ascending order, of both halves.
     #[inline(always)]
-    fn sum_groups<S: Simd, F: Packed, P: Scales, const R: usize>(
-        &self,
-        s: S,
-        scales: P,
-        tile: usize,
-        x: [&[ActivationGroup]; R],
-        is_cold: bool,
-    ) -> [[S::F32; R]; 2] {
-        let layout = &self.tiles.layout;
+    fn sum_groups<S: Simd>(&self, s: S, tile: usize, x: [&[ActivationGroup]; R]) -> [[S::F32; R]; 2] {
+        let &Self { work: &MultiplyTiles { tiles, asks_ahead, .. }, scales, is_cold, .. } = self;
+        let layout = &tiles.layout;
         let header_bytes = P::HEADER_BYTES.unwrap_or(layout.header_bytes);
         let block_groups = P::BLOCK_GROUPS.unwrap_or(layout.block_groups);
         let block_bytes = header_bytes + block_groups * 2 * F::VECTORS * CODE_BYTES;
@@ -150,11 +170,11 @@ impl MultiplyTiles<'_, '_> {
             of_rows[r] = &x[r][..groups];
         }
         let mut sums = [[s.splat(0.0); R]; 2];
-        for (b, block) in self.tiles.tile(tile).chunks_exact(block_bytes).enumerate() {
+        for (b, block) in tiles.tile(tile).chunks_exact(block_bytes).enumerate() {
             let (header, stored) = block.split_at(header_bytes);
             let open = scales.open(s, header);
             let header_lines: &[[u8; CODE_BYTES]] = header.as_chunks().0;
-            let ahead = is_cold && (self.asks_ahead || R > streamed_rows::<F, P>());
+            let ahead = is_cold && (asks_ahead || R > streamed_rows::<F, P>());
             if ahead {
                 prefetch::<S, F>(s, header_lines);
             } else if P::BLOCK_GROUPS != Some(1) {

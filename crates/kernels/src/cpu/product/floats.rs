@@ -5,12 +5,12 @@
 //! Products of bf16 pairs (`vdpbf16ps`) are not used: they would round the activations to bf16, and splitting these in
 //! three parts to keep their bits costs more than the f32 products do.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::{Move, Outputs};
 use crate::FloatFormat;
-use crate::cpu::instruction_set::Kernel;
-use crate::cpu::simd::{CODE_BYTES, Simd};
+use crate::cpu::simd::{CODE_BYTES, Kernel, Simd};
 
 /// The products of `moves` with tiles.
 pub(super) struct MultiplyFloats<'a, 't, 'o> {
@@ -62,16 +62,34 @@ impl MultiplyFloats<'_, '_, '_> {
     #[inline(always)]
     fn rows<S: Simd, E: Floats<N>, const N: usize, const R: usize>(&self, s: S, tile: usize, moves: &[Move]) {
         // No set calls for more rows than share its weights, and this leaves those kernels out.
-        if R > S::FLOAT_ROWS {
-            return;
+        if const { R <= S::FLOAT_ROWS } {
+            s.call(GroupOfRows::<E, N, R> { work: self, bytes: (self.tiles)(tile), tile, moves, format: PhantomData });
         }
-        let mut x: [&[f32]; R] = [&[]; R];
+    }
+}
+
+/// The products of a tile with `R` rows, whose sums stay in registers.
+struct GroupOfRows<'a, 't, E, const N: usize, const R: usize> {
+    work: &'a MultiplyFloats<'a, 't, 'a>,
+    bytes: &'t [u8],
+    tile: usize,
+    moves: &'a [Move],
+    format: PhantomData<E>,
+}
+
+impl<E: Floats<N>, const N: usize, const R: usize> Kernel for GroupOfRows<'_, '_, E, N, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let &MultiplyFloats { x, columns, asks_ahead, outputs, .. } = self.work;
+        let mut of_rows: [&[f32]; R] = [&[]; R];
         for r in 0..R {
-            x[r] = &self.x[moves[r].from as usize * self.columns..][..self.columns];
+            of_rows[r] = &x[self.moves[r].from as usize * columns..][..columns];
         }
-        let sums = dots::<S, E, N, R>(s, (self.tiles)(tile), self.asks_ahead, x);
-        for r in 0..R {
-            self.outputs.write(s, moves[r].to, tile, [sums[0][r], sums[1][r]]);
+        let sums = dots::<S, E, N, R>(s, self.bytes, asks_ahead, of_rows);
+        for (r, row) in self.moves.iter().enumerate() {
+            outputs.write(s, row.to, self.tile, [sums[0][r], sums[1][r]]);
         }
     }
 }

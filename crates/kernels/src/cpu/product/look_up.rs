@@ -8,8 +8,8 @@ use super::codes::{InSet, Packed, WithFormat, with_format};
 use super::scales::Scales;
 use crate::WeightFormat;
 use crate::blocks::{GROUP, Group};
-use crate::cpu::instruction_set::{InstructionSet, Kernel};
-use crate::cpu::simd::{CODE_BYTES, LANES, Simd};
+use crate::cpu::instruction_set::InstructionSet;
+use crate::cpu::simd::{CODE_BYTES, Kernel, LANES, Simd};
 use crate::cpu::tiles::{TILE, Tiles};
 
 /// Output feature `row` in floats: those of [`WeightRow::dequantize`](crate::WeightRow::dequantize), but for the sign of

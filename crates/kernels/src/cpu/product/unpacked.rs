@@ -44,11 +44,8 @@ pub(super) struct MultiplyUnpacked<'a, 'o> {
     pub(super) shifted: &'a mut Vec<ActivationGroup>,
 }
 
-/// All of this file is inlined into this function, so it is compiled for the set.
-///
 /// # Safety
 /// The machine has AVX2, FMA and F16C.
-#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn multiply(products: MultiplyUnpacked<'_, '_>) {
     with_format(products.work.tiles.layout.format, products);
 }
@@ -56,36 +53,44 @@ pub(super) unsafe fn multiply(products: MultiplyUnpacked<'_, '_>) {
 impl WithFormat for MultiplyUnpacked<'_, '_> {
     #[inline(always)]
     fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
-        let Self { work, shifted } = self;
-        let MultiplyTiles { tiles, moves, groups, .. } = work;
-        grow(shifted, moves.len() * groups);
-        // A weight may have no columns, a chunk must have some.
-        let width = groups.max(1);
-        for (&Move { from, .. }, row) in moves.iter().zip(shifted.chunks_exact_mut(width)) {
-            for (shifted, group) in row.iter_mut().zip(&work.x[from as usize * groups..][..groups]) {
-                *shifted = *group;
-                shifted.codes.iter_mut().for_each(|code| *code ^= i8::MIN);
+        // SAFETY: the caller of `multiply` has the set.
+        unsafe { multiply_format::<F, P>(self, scales) }
+    }
+}
+
+/// All of this file is inlined into this function, one for each format, so it is compiled for the set.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply_format<F: Packed, P: Scales>(products: MultiplyUnpacked<'_, '_>, scales: P) {
+    let MultiplyUnpacked { work, shifted } = products;
+    let MultiplyTiles { tiles, moves, groups, .. } = work;
+    grow(shifted, moves.len() * groups);
+    // A weight may have no columns, a chunk must have some.
+    let width = groups.max(1);
+    for (&Move { from, .. }, row) in moves.iter().zip(shifted.chunks_exact_mut(width)) {
+        for (shifted, group) in row.iter_mut().zip(&work.x[from as usize * groups..][..groups]) {
+            *shifted = *group;
+            shifted.codes.iter_mut().for_each(|code| *code ^= i8::MIN);
+        }
+    }
+    // SAFETY: the caller has the set.
+    let s = unsafe { Avx2::new() };
+    let layout = &tiles.layout;
+    let at_a_time = VECTORS / (2 * QUADS * planes::<F>() * F::SCALES);
+    let mut opened = Opened::new(s);
+    let mut sums = [[s.splat(0.0); 2]; ROWS];
+    for tile in work.range.clone() {
+        let sums = &mut sums[..moves.len()];
+        sums.fill([s.splat(0.0); 2]);
+        for start in (0..groups).step_by(at_a_time) {
+            let span = start..groups.min(start + at_a_time);
+            opened.open::<F, P>(s, layout, tiles.tile(tile), span.clone(), scales);
+            for (sums, x) in sums.iter_mut().zip(shifted.chunks_exact(width)) {
+                *sums = add_groups::<F, P>(s, &opened, &x[span.clone()], *sums);
             }
         }
-        // SAFETY: the function that this is inlined into is compiled for the set, and its caller has it.
-        let s = unsafe { Avx2::new() };
-        let layout = &tiles.layout;
-        let at_a_time = VECTORS / (2 * QUADS * planes::<F>() * F::SCALES);
-        let mut opened = Opened::new(s);
-        let mut sums = [[s.splat(0.0); 2]; ROWS];
-        for tile in work.range.clone() {
-            let sums = &mut sums[..moves.len()];
-            sums.fill([s.splat(0.0); 2]);
-            for start in (0..groups).step_by(at_a_time) {
-                let span = start..groups.min(start + at_a_time);
-                opened.open::<F, P>(s, layout, tiles.tile(tile), span.clone(), scales);
-                for (sums, x) in sums.iter_mut().zip(shifted.chunks_exact(width)) {
-                    *sums = add_groups::<F, P>(s, &opened, &x[span.clone()], *sums);
-                }
-            }
-            for (sums, &Move { to, .. }) in sums.iter().zip(moves) {
-                work.outputs.write(s, to, tile, *sums);
-            }
+        for (sums, &Move { to, .. }) in sums.iter().zip(moves) {
+            work.outputs.write(s, to, tile, *sums);
         }
     }
 }

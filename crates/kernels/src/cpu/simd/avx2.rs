@@ -6,7 +6,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx512::{max_of_8, sum_of_8};
-use super::{CODE_BYTES, Codes, LANES, Simd};
+use super::{CODE_BYTES, Codes, Kernel, LANES, Simd};
 
 /// The set with AVX2, FMA and F16C.
 ///
@@ -300,6 +300,16 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn to_f32(self, x: Self::I32) -> Self::F32 {
         halves!(_mm256_cvtepi32_ps, x)
+    }
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn compiled<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        unsafe { compiled(self, kernel) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::unrolled;
-use super::{CODE_BYTES, Codes, LANES, Simd};
+use super::{CODE_BYTES, Codes, Kernel, LANES, Simd};
 
 /// The set with AVX-512 F, BW, VL and VNNI.
 ///
@@ -217,6 +217,16 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn to_f32(self, x: Self::I32) -> Self::F32 {
         unsafe { _mm512_cvtepi32_ps(x) }
+    }
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+        fn compiled<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        unsafe { compiled(self, kernel) }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{CODE_BYTES, Codes, LANES, Simd};
+use super::{CODE_BYTES, Codes, Kernel, LANES, Simd};
 
 /// NEON with `dotprod`, and with `i8mm` besides if `MATRIX`.
 ///
@@ -231,6 +231,21 @@ impl<const MATRIX: bool> Simd for Neon<MATRIX> {
     #[inline(always)]
     fn to_f32(self, x: Self::I32) -> Self::F32 {
         quarters!(vcvtq_f32_s32, x)
+    }
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "neon,dotprod")]
+        fn compiled<K: Kernel>(s: Neon<false>, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        #[inline(never)]
+        #[target_feature(enable = "neon,dotprod,i8mm")]
+        fn compiled_with_matrices<K: Kernel>(s: Neon<true>, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        if MATRIX { unsafe { compiled_with_matrices(Neon(()), kernel) } } else { unsafe { compiled(Neon(()), kernel) } }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{CODE_BYTES, Codes, LANES, Simd};
+use super::{CODE_BYTES, Codes, Kernel, LANES, Simd};
 
 /// The portable set.
 #[derive(Clone, Copy)]
@@ -180,5 +180,10 @@ impl Simd for Scalar {
     #[inline(always)]
     fn to_f32(self, x: Self::I32) -> Self::F32 {
         x.map(|x| x as f32)
+    }
+
+    #[inline(never)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
     }
 }

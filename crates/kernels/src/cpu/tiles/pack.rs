@@ -8,8 +8,7 @@ use crate::blocks::{
     Block, BlockIq4Nl, BlockIq4Xs, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
     BlockQ6K, BlockQ8_0, row_bytes, scales_and_minimums,
 };
-use crate::cpu::instruction_set::Kernel;
-use crate::cpu::simd::Simd;
+use crate::cpu::simd::{Kernel, Simd};
 use crate::{FloatFormat, WeightData, WeightFormat};
 
 /// Repacks the rows of one tile; what belongs to rows past the end of the weight becomes zero, or stays so.
