@@ -22,7 +22,7 @@ TOLERANCE = 0.10
 
 
 def build() -> pathlib.Path:
-    """Builds the example as it is measured: checks of the profile of the tests would be most of the instructions."""
+    """Builds the example for release and returns its path: checks of the tests' profile would be most of what is counted."""
     command = ["cargo", "build", "--release", "-p", "pleach-kernels", "--example", "product", "--message-format", "json"]
     built = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     paths = re.findall(r'"executable":"([^"]+/examples/product)"', built.stdout)

@@ -13,6 +13,8 @@ use super::math::{load_part, store_part};
 use super::pool::Pool;
 use super::scratch::grow;
 use super::share::{Shared, chunk_size};
+#[cfg(target_arch = "x86_64")]
+use super::simd::Avx2;
 use super::simd::{LANES, Simd};
 use super::tiles::{TILE, Tiles, pack_floats};
 use super::weight::{CpuWeight, Form};
@@ -168,9 +170,9 @@ impl TileRange<'_, '_> {
     #[cfg(target_arch = "x86_64")]
     fn multiply_unpacked(&self, tiles: &Tiles, moves: &[Move], shifted: &mut Vec<ActivationGroup>) {
         debug_assert_eq!(self.set, InstructionSet::Avx2);
-        let products = unpacked::MultiplyUnpacked { work: self.of_codes(tiles, moves), shifted };
         // SAFETY: called for AVX2 only, which the device has checked.
-        unsafe { unpacked::multiply(products) }
+        let s = unsafe { Avx2::new() };
+        unpacked::multiply(unpacked::MultiplyUnpacked { s, work: self.of_codes(tiles, moves), shifted });
     }
 
     fn each_block(&self, multiply: impl Fn(&[Move])) {

@@ -80,32 +80,28 @@ impl<S: Simd> WithFormat for InSet<S, MultiplyTiles<'_, '_>> {
     #[inline(always)]
     fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
         let Self { s, work } = self;
-        let together = rows_together::<S, F>();
-        if work.moves.len() <= together {
-            return work.rows::<S, F, P>(s, scales, work.range.clone(), work.moves, true);
-        }
         for tile in work.range.clone() {
-            for (nth, moves) in work.moves.chunks(together).enumerate() {
+            for (nth, moves) in work.moves.chunks(rows_together::<S, F>()).enumerate() {
                 // Later groups of rows find the tile in a cache.
-                work.rows::<S, F, P>(s, scales, tile..tile + 1, moves, nth == 0);
+                work.rows::<S, F, P>(s, scales, tile, moves, nth == 0);
             }
         }
     }
 }
 
 impl MultiplyTiles<'_, '_> {
-    /// Rows that share a code vector, with some tiles.
+    /// Multiplies rows that share a code vector, in the function compiled for their number.
     #[inline(always)]
-    fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, scales: P, tiles: Range<usize>, moves: &[Move], is_cold: bool) {
+    fn rows<S: Simd, F: Packed, P: Scales>(&self, s: S, scales: P, tile: usize, moves: &[Move], is_cold: bool) {
         match moves.len() {
-            1 => self.group_of_rows::<S, F, P, 1>(s, scales, tiles, moves, is_cold),
-            2 => self.group_of_rows::<S, F, P, 2>(s, scales, tiles, moves, is_cold),
-            3 => self.group_of_rows::<S, F, P, 3>(s, scales, tiles, moves, is_cold),
-            4 => self.group_of_rows::<S, F, P, 4>(s, scales, tiles, moves, is_cold),
-            5 => self.group_of_rows::<S, F, P, 5>(s, scales, tiles, moves, is_cold),
-            6 => self.group_of_rows::<S, F, P, 6>(s, scales, tiles, moves, is_cold),
-            7 => self.group_of_rows::<S, F, P, 7>(s, scales, tiles, moves, is_cold),
-            _ => self.group_of_rows::<S, F, P, 8>(s, scales, tiles, moves, is_cold),
+            1 => self.group_of_rows::<S, F, P, 1>(s, scales, tile, moves, is_cold),
+            2 => self.group_of_rows::<S, F, P, 2>(s, scales, tile, moves, is_cold),
+            3 => self.group_of_rows::<S, F, P, 3>(s, scales, tile, moves, is_cold),
+            4 => self.group_of_rows::<S, F, P, 4>(s, scales, tile, moves, is_cold),
+            5 => self.group_of_rows::<S, F, P, 5>(s, scales, tile, moves, is_cold),
+            6 => self.group_of_rows::<S, F, P, 6>(s, scales, tile, moves, is_cold),
+            7 => self.group_of_rows::<S, F, P, 7>(s, scales, tile, moves, is_cold),
+            _ => self.group_of_rows::<S, F, P, 8>(s, scales, tile, moves, is_cold),
         }
     }
 
@@ -114,24 +110,24 @@ impl MultiplyTiles<'_, '_> {
         &self,
         s: S,
         scales: P,
-        tiles: Range<usize>,
+        tile: usize,
         moves: &[Move],
         is_cold: bool,
     ) {
         // No set calls for more rows than it shares a vector between, and this leaves those kernels out.
         if const { R <= rows_together::<S, F>() } {
-            s.call(GroupOfRows::<F, P, R> { work: self, scales, tiles, moves, is_cold, format: PhantomData });
+            s.call(GroupOfRows::<F, P, R> { work: self, scales, tile, moves, is_cold, format: PhantomData });
         }
     }
 }
 
-/// The products of `R` rows, which share each unpacked group, with some tiles; their sums stay in registers.
+/// The products of a tile with `R` rows, which share each unpacked code vector; their sums stay in registers.
 struct GroupOfRows<'a, F, P, const R: usize> {
     work: &'a MultiplyTiles<'a, 'a>,
     scales: P,
-    tiles: Range<usize>,
+    tile: usize,
     moves: &'a [Move],
-    /// Whether the tiles have yet to be read from memory.
+    /// Whether the tile has yet to be read from memory.
     is_cold: bool,
     format: PhantomData<F>,
 }
@@ -146,11 +142,9 @@ impl<F: Packed, P: Scales, const R: usize> Kernel for GroupOfRows<'_, F, P, R> {
         for r in 0..R {
             of_rows[r] = &x[self.moves[r].from as usize * groups..][..groups];
         }
-        for tile in self.tiles.clone() {
-            let sums = self.sum_groups(s, tile, of_rows);
-            for (r, row) in self.moves.iter().enumerate() {
-                outputs.write(s, row.to, tile, [sums[0][r], sums[1][r]]);
-            }
+        let sums = self.sum_groups(s, of_rows);
+        for (r, row) in self.moves.iter().enumerate() {
+            outputs.write(s, row.to, self.tile, [sums[0][r], sums[1][r]]);
         }
     }
 }
@@ -158,8 +152,8 @@ impl<F: Packed, P: Scales, const R: usize> Kernel for GroupOfRows<'_, F, P, R> {
 impl<F: Packed, P: Scales, const R: usize> GroupOfRows<'_, F, P, R> {
     /// `Σ_g xscale · (scale · Σ code · xcode + bias · Σ xcode)`, groups in ascending order, of both halves.
     #[inline(always)]
-    fn sum_groups<S: Simd>(&self, s: S, tile: usize, x: [&[ActivationGroup]; R]) -> [[S::F32; R]; 2] {
-        let &Self { work: &MultiplyTiles { tiles, asks_ahead, .. }, scales, is_cold, .. } = self;
+    fn sum_groups<S: Simd>(&self, s: S, x: [&[ActivationGroup]; R]) -> [[S::F32; R]; 2] {
+        let &Self { work: &MultiplyTiles { tiles, asks_ahead, .. }, scales, tile, is_cold, .. } = self;
         let layout = &tiles.layout;
         let header_bytes = P::HEADER_BYTES.unwrap_or(layout.header_bytes);
         let block_groups = P::BLOCK_GROUPS.unwrap_or(layout.block_groups);

@@ -26,6 +26,7 @@ use crate::cpu::tiles::TileLayout;
 /// Rows from which unpacking pays. Measured on Zen 3, two threads, weights of Qwen3-0.6B, against four rows at a time: `Q4_0`
 /// 16 rows 105 and 103 GMAC/s, `Q8_0` 56 and 61; with 64 rows 115 to 139 and 67 to 82, where four rows at a time stay
 /// what they are. Against eight rows of 8 bits at a time, as they are now: 32 rows 61 and 66, 64 rows 63 and 77.
+/// Since rows are functions of their own, against four of `Q4_K`: 32 rows 111 and 125, 64 rows 116 and 134.
 pub(super) const FROM_ROWS: usize = 24;
 
 /// Rows at a time, at most.
@@ -39,30 +40,30 @@ const QUADS: usize = GROUP / 4;
 
 /// The products of at most [`ROWS`] rows with some tiles.
 pub(super) struct MultiplyUnpacked<'a, 'o> {
+    pub(super) s: Avx2,
     pub(super) work: MultiplyTiles<'a, 'o>,
     /// Memory for the activations of its moves.
     pub(super) shifted: &'a mut Vec<ActivationGroup>,
 }
 
-/// # Safety
-/// The machine has AVX2, FMA and F16C.
-pub(super) unsafe fn multiply(products: MultiplyUnpacked<'_, '_>) {
+pub(super) fn multiply(products: MultiplyUnpacked<'_, '_>) {
     with_format(products.work.tiles.layout.format, products);
 }
 
 impl WithFormat for MultiplyUnpacked<'_, '_> {
     #[inline(always)]
     fn run<F: Packed, P: Scales>(self, _: F, scales: P) {
-        // SAFETY: the caller of `multiply` has the set.
+        // SAFETY: `self.s` exists only where the target features of the function do.
         unsafe { multiply_format::<F, P>(self, scales) }
     }
 }
 
-/// All of this file is inlined into this function, one for each format, so it is compiled for the set.
+/// All that follows is inlined into this function, so it is compiled for the set; one function for each format, as
+/// [`Simd::call`] says.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_format<F: Packed, P: Scales>(products: MultiplyUnpacked<'_, '_>, scales: P) {
-    let MultiplyUnpacked { work, shifted } = products;
+    let MultiplyUnpacked { s, work, shifted } = products;
     let MultiplyTiles { tiles, moves, groups, .. } = work;
     grow(shifted, moves.len() * groups);
     // A weight may have no columns, a chunk must have some.
@@ -73,8 +74,6 @@ fn multiply_format<F: Packed, P: Scales>(products: MultiplyUnpacked<'_, '_>, sca
             shifted.codes.iter_mut().for_each(|code| *code ^= i8::MIN);
         }
     }
-    // SAFETY: the caller has the set.
-    let s = unsafe { Avx2::new() };
     let layout = &tiles.layout;
     let at_a_time = VECTORS / (2 * QUADS * planes::<F>() * F::SCALES);
     let mut opened = Opened::new(s);

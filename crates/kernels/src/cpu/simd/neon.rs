@@ -245,7 +245,12 @@ impl<const MATRIX: bool> Simd for Neon<MATRIX> {
         fn compiled_with_matrices<K: Kernel>(s: Neon<true>, kernel: K) -> K::Output {
             kernel.run(s)
         }
-        if MATRIX { unsafe { compiled_with_matrices(Neon(()), kernel) } } else { unsafe { compiled(Neon(()), kernel) } }
+        // `self` again: the compiler does not see that its type is that of the branch.
+        if MATRIX {
+            unsafe { compiled_with_matrices(Neon::new(), kernel) }
+        } else {
+            unsafe { compiled(Neon::new(), kernel) }
+        }
     }
 }
 
