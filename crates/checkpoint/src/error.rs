@@ -187,6 +187,20 @@ pub enum CheckpointError {
         /// The shape asked for.
         expected: Vec<usize>,
     },
+    /// A tensor of a layer that the config does not count: without it the model would be another one.
+    #[error(
+        "tensor `{name}` in `{file}` belongs to a layer past the {layers} that `{config}` announces (`num_hidden_layers`, in GGUF `block_count`): weights and config are of different models, fetch both again"
+    )]
+    MoreLayers {
+        /// The tensor's name in its file.
+        name: String,
+        /// Its file.
+        file: PathBuf,
+        /// The file that holds the config.
+        config: PathBuf,
+        /// Layers of the trunk that the config announces.
+        layers: usize,
+    },
     /// A tensor whose shape contradicts the config.
     #[error("tensor `{name}` in `{file}` has shape {found:?}, but `{rule}` in `{config}` asks for {expected:?}")]
     Shape {

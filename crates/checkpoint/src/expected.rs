@@ -59,6 +59,7 @@ pub(crate) fn assemble(
     origin: &Origin<'_>,
 ) -> Result<(TensorMap, Vec<SkippedTensor>), CheckpointError> {
     let tensors = take_all(&mut pool, conventions, origin, |take| visit(model, take))?;
+    refuse_more_layers(model, &pool, origin)?;
     let skipped = pool.into_skipped(|name| skip_reason(name, model));
     Ok((tensors, skipped))
 }
@@ -104,6 +105,27 @@ fn take_all(
         Ok(())
     })?;
     Ok(tensors)
+}
+
+/// Refuses tensors of layers that the config does not count, for which nothing took them out of `pool`. A whole
+/// multi-token-prediction head, told by its `mtp.fc`, may be there without being announced.
+fn refuse_more_layers(model: &ModelConfig, pool: &Pool, origin: &Origin<'_>) -> Result<(), CheckpointError> {
+    let heads = model.num_mtp_layers.max(usize::from(pool.get("mtp.fc.weight").is_some()));
+    let index = |rest: &str| rest.split_once('.').and_then(|(index, _)| index.parse::<usize>().ok());
+    let is_past = |name: &str| match (name.strip_prefix("layers."), name.strip_prefix("mtp.layers.")) {
+        (Some(rest), _) => index(rest).is_some_and(|index| index >= model.num_hidden_layers),
+        (_, Some(rest)) => index(rest).is_some_and(|index| index >= heads),
+        _ => false,
+    };
+    let Some(stored) = pool.names().filter(|name| is_past(name)).filter_map(|name| pool.get(name)).next() else {
+        return Ok(());
+    };
+    Err(CheckpointError::MoreLayers {
+        name: shorten(&stored.source_name),
+        file: stored.file.to_path_buf(),
+        config: origin.config.to_owned(),
+        layers: model.num_hidden_layers,
+    })
 }
 
 fn skip_reason(name: &str, model: &ModelConfig) -> &'static str {

@@ -51,6 +51,10 @@ pub(crate) fn grow(
         let size = weaver.weaver().config().candidate_pool_size;
         let vocabulary = drafter.drafter().config().draft_to_target.as_deref();
         let list = Shortlist::new(&logits[depth * per_depth..][..per_depth], vocabulary, size);
+        // A drafter whose weights give no numbers has nothing to say.
+        if list.tokens.is_empty() {
+            break;
+        }
         let nodes: Vec<WeaverNode> = growth.level.iter().map(|open| open.weaver).collect();
         let queries = weaver.expand(&nodes)?;
         let scores = weaver.score(&queries, &list.tokens, &list.logits)?;

@@ -58,6 +58,19 @@ fn trees_of_garbage_give_the_text_of_plain_decoding() {
     }
 }
 
+/// Weights that compute no numbers guess nothing, and do no harm: the drafter's, its Weaver's, and both.
+#[test]
+fn broken_weights_change_nothing() {
+    let (model, shape) = TARGETS[0];
+    let text = ids(&open(model, &options(Speculation::Off, &drafter(shape), 1)), &plain(30), rows(1));
+    for files in [&["model.safetensors"][..], &["weaver.safetensors"], &["model.safetensors", "weaver.safetensors"]] {
+        let drafter = drafter(shape);
+        files.iter().for_each(|file| support::put_nans(&drafter.path().join(file)));
+        let engine = open(model, &options(Speculation::Weaver, &drafter, 1));
+        assert_eq!(ids(&engine, &plain(30), rows(16)), text, "{files:?}");
+    }
+}
+
 #[test]
 fn the_reference_keeps_the_promise_too() {
     let (model, shape) = TARGETS[0];

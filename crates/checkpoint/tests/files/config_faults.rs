@@ -177,30 +177,41 @@ fn the_interval_stands_in_for_the_list_of_layers() {
     assert_eq!(parse(&config).unwrap_err().to_string(), missing("full_attention_interval"));
 }
 
+/// A fixture with its weights, opened after a change of its config.
+fn open_after(name: &str, edit: impl FnOnce(&mut Value)) -> Result<Checkpoint, CheckpointError> {
+    let dir = tempfile::tempdir().unwrap();
+    copy_without_weights(&fixture(name), dir.path());
+    std::fs::copy(fixture(name).join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    edit_config(dir.path(), edit);
+    Checkpoint::open(dir.path())
+}
+
 #[test]
 fn a_tie_that_the_config_leaves_open_is_settled_by_the_output_matrix() {
-    let open = |name: &str, edit: fn(&mut Value)| {
-        let dir = tempfile::tempdir().unwrap();
-        copy_without_weights(&fixture(name), dir.path());
-        std::fs::copy(fixture(name).join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
-        edit_config(dir.path(), edit);
-        Checkpoint::open(dir.path())
-    };
     let contradict = |config: &mut Value| config["tie_word_embeddings"] = json!(true);
-    assert!(!open("tiny-qwen35", contradict).unwrap().config.tie_word_embeddings);
+    assert!(!open_after("tiny-qwen35", contradict).unwrap().config.tie_word_embeddings);
     let leave_out = |config: &mut Value| drop(config.as_object_mut().unwrap().remove("tie_word_embeddings"));
-    assert!(open("tiny-llama", leave_out).unwrap().config.tie_word_embeddings);
+    assert!(open_after("tiny-llama", leave_out).unwrap().config.tie_word_embeddings);
 
     let tie = |config: &mut Value| {
         config["tie_word_embeddings"] = json!(true);
         config["text_config"]["tie_word_embeddings"] = json!(true);
     };
-    let tied = open("tiny-qwen35", tie).unwrap();
+    let tied = open_after("tiny-qwen35", tie).unwrap();
     assert!(tied.skipped.iter().any(|skipped| skipped.name == "lm_head.weight"));
     let untie = |config: &mut Value| config["tie_word_embeddings"] = json!(false);
     assert!(
-        matches!(open("tiny-llama", untie).unwrap_err(), CheckpointError::MissingTensor { name, .. } if name == "lm_head.weight")
+        matches!(open_after("tiny-llama", untie).unwrap_err(), CheckpointError::MissingTensor { name, .. } if name == "lm_head.weight")
     );
+}
+
+/// With fewer layers it would be another model, which writes nonsense.
+#[test]
+fn weights_of_layers_that_the_config_does_not_count_are_refused() {
+    let error = open_after("tiny-llama", |config| config["num_hidden_layers"] = json!(2)).unwrap_err();
+    let is_named =
+        matches!(&error, CheckpointError::MoreLayers { name, layers: 2, .. } if name.starts_with("model.layers."));
+    assert!(is_named, "{error}");
 }
 
 #[test]

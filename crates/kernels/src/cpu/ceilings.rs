@@ -4,6 +4,7 @@
 //! kernels are made of.
 
 use std::hint::black_box;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use super::instruction_set::InstructionSet;
@@ -56,7 +57,9 @@ fn int8_rate(set: InstructionSet, pool: &mut Pool) -> Rate {
 }
 
 fn multiply_rate<const R: usize, const MAX: i32>(set: InstructionSet, pool: &mut Pool) -> Rate {
-    let chunks = 8 * pool.num_threads();
+    // More threads than processors multiply no faster, and would only take longer.
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let chunks = 8 * pool.num_threads().min(processors);
     sample(|| {
         pool.run(chunks, &|_| set.run(Multiply::<R, MAX>));
         (chunks * Multiply::<R, MAX>::MACS) as f64
