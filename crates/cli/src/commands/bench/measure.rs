@@ -89,8 +89,10 @@ impl Measurement<'_> {
         drop((bencher, engine));
         self.progress.show("measuring the machine");
         // Who pressed Ctrl-C does not want to wait.
-        let interrupted = self.cancel.is_cancelled();
-        let ceilings_after = if interrupted { None } else { self.options.ceilings().map_err(CliError::from_engine)? };
+        let ceilings_after = match self.cancel.is_cancelled() {
+            true => None,
+            false => self.options.ceilings().map_err(CliError::from_engine)?,
+        };
         Ok(Some(Measured {
             located: self.located.clone(),
             options: self.options.clone(),
@@ -107,7 +109,7 @@ impl Measurement<'_> {
             },
             results,
             profiles,
-            interrupted,
+            interrupted: self.cancel.is_cancelled(),
         }))
     }
 }
