@@ -107,19 +107,17 @@ fn take_all(
     Ok(tensors)
 }
 
-/// Refuses tensors of layers that the config does not count, for which nothing took them out of `pool`. A whole
+/// Refuses tensors of layers that the config does not count, which nothing took out of `pool`. A whole
 /// multi-token-prediction head, told by its `mtp.fc`, may be there without being announced.
 fn refuse_more_layers(model: &ModelConfig, pool: &Pool, origin: &Origin<'_>) -> Result<(), CheckpointError> {
     let heads = model.num_mtp_layers.max(usize::from(pool.get("mtp.fc.weight").is_some()));
-    let index = |rest: &str| rest.split_once('.').and_then(|(index, _)| index.parse::<usize>().ok());
-    let is_past = |name: &str| match (name.strip_prefix("layers."), name.strip_prefix("mtp.layers.")) {
-        (Some(rest), _) => index(rest).is_some_and(|index| index >= model.num_hidden_layers),
-        (_, Some(rest)) => index(rest).is_some_and(|index| index >= heads),
-        _ => false,
+    let is_past = |name: &str| {
+        let head = name.strip_prefix("mtp.");
+        let layers = if head.is_some() { heads } else { model.num_hidden_layers };
+        let layer = head.unwrap_or(name).strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+        layer.and_then(|(index, _)| index.parse().ok()).is_some_and(|index: usize| index >= layers)
     };
-    let Some(stored) = pool.names().filter(|name| is_past(name)).filter_map(|name| pool.get(name)).next() else {
-        return Ok(());
-    };
+    let Some(stored) = pool.names().find(|name| is_past(name)).and_then(|name| pool.get(name)) else { return Ok(()) };
     Err(CheckpointError::MoreLayers {
         name: shorten(&stored.source_name),
         file: stored.file.to_path_buf(),

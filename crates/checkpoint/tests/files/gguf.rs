@@ -219,10 +219,13 @@ fn fused_experts_become_one_matrix_each() {
 #[test]
 fn fused_experts_of_no_layer_stay_whole() {
     let mut gguf = moe();
+    // A prediction head that the metadata does not announce.
+    gguf.tensor("blk.2.ffn_up_exps.weight", &[32, 32, 3]);
+    gguf.tensor("blk.2.nextn.eh_proj.weight", &[64, 32]);
     gguf.tensor("extra.mlp.experts.up_proj", &[32, 32, 3]);
     let checkpoint = open(&gguf);
     let skipped: Vec<_> = checkpoint.skipped.iter().map(|tensor| tensor.name.as_str()).collect();
-    assert_eq!(skipped, ["extra.mlp.experts.up_proj"]);
+    assert_eq!(skipped, ["blk.2.ffn_up_exps.weight", "blk.2.nextn.eh_proj.weight", "extra.mlp.experts.up_proj"]);
 }
 
 #[test]

@@ -416,8 +416,12 @@ fn a_hostile_config_cannot_ask_for_more_than_the_file_has() {
 /// A count of layers that is too small would make another model out of the file.
 #[test]
 fn tensors_of_layers_past_the_count_are_refused() {
-    assert_eq!(
-        open_error_after(|gguf| gguf.tensor("blk.1.attn_norm.weight", &[64])),
-        "tensor `blk.1.attn_norm.weight` in `m.gguf` belongs to a layer past the 1 that `m.gguf` announces (`num_hidden_layers`, in GGUF `block_count`): weights and config are of different models, fetch both again"
-    );
+    for (name, axes) in [("blk.1.attn_norm.weight", &[64][..]), ("blk.9.ffn_up_exps.weight", &[32, 32, 3])] {
+        assert_eq!(
+            open_error_after(|gguf| gguf.tensor(name, axes)),
+            format!(
+                "tensor `{name}` in `m.gguf` belongs to a layer past the 1 that `m.gguf` announces (`num_hidden_layers`, in GGUF `block_count`): weights and config are of different models, fetch both again"
+            )
+        );
+    }
 }

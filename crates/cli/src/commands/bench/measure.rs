@@ -89,10 +89,8 @@ impl Measurement<'_> {
         drop((bencher, engine));
         self.progress.show("measuring the machine");
         // Who pressed Ctrl-C does not want to wait.
-        let ceilings_after = match self.cancel.is_cancelled() {
-            true => None,
-            false => self.options.ceilings().map_err(CliError::from_engine)?,
-        };
+        let ceilings_after =
+            if self.cancel.is_cancelled() { None } else { self.options.ceilings().map_err(CliError::from_engine)? };
         Ok(Some(Measured {
             located: self.located.clone(),
             options: self.options.clone(),
