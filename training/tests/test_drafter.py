@@ -1,13 +1,23 @@
 """The drafter sees what it may see, learns, and resumes."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from pleach_training.drafter.config import default_taps
-from pleach_training.drafter.data import FIELDS, Replies, loop_period, pack_rows, sample_anchors, take_anchors
+from pleach_training.drafter.data import (
+    FIELDS,
+    Parts,
+    Replies,
+    Store,
+    loop_period,
+    pack_rows,
+    sample_anchors,
+    take_anchors,
+)
 from pleach_training.drafter.features import BundledFeatures, HuggingFaceFeatures
 from pleach_training.drafter.train import load_drafter, split_replies, train
 
@@ -56,17 +66,34 @@ def test_a_block_does_not_depend_on_the_company_in_its_row() -> None:
 
 
 def test_training_learns_and_resumes(tmp_path: Path) -> None:
-    trainer, store, held = toy.trainer(steps=200, kl_share=0.0), toy.store(200, 1), toy.store(12, 2)
-    train(trainer, store, held, tmp_path)
+    trainer, parts, held = toy.trainer(steps=200, kl_share=0.0), toy.parts(200, 1), toy.store(12, 2)
+    train(trainer, parts, held, tmp_path)
     assert trainer.accuracy(held)["rows"][0] > 0.5  # one in sixty by chance
     again, draft_ids = load_drafter(tmp_path, "cpu")
     assert draft_ids is not None and len(draft_ids) == 60
     resumed = toy.trainer(steps=200, kl_share=0.0)
-    train(resumed, store, held, tmp_path)
+    train(resumed, parts, held, tmp_path)
     for old, new in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
         torch.testing.assert_close(old, new)
     for old, new in zip(trainer.model.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=1e-2, atol=1e-2)
+
+
+def test_parts_hold_every_reply_once_and_take_turns(tmp_path: Path) -> None:
+    replies, built = toy.replies(40, 1), []
+
+    def build(part: Replies) -> Store:
+        built.append(part)
+        return Store.build(part, toy.features(), toy.TAPS, "cpu")
+
+    most = int((replies.plen + replies.glen).sum()) // 3
+    parts = Parts.of(replies, most, 0, build)
+    assert len(parts.parts) > 3
+    assert all(len(part.ids) <= most for part in parts.parts)
+    pieces = [part.ids[a:b].tobytes() for part in (replies, *parts.parts) for a, b in pairwise(part.offsets)]
+    assert sorted(pieces[:40]) == sorted(pieces[40:])
+    train(toy.trainer(steps=20), parts, toy.store(4, 2), tmp_path)
+    assert [part is of for part, of in zip(built, parts.parts, strict=True)] == [True] * len(parts.parts)
 
 
 def test_taps_of_the_bundled_network_are_the_librarys_hidden_states() -> None:

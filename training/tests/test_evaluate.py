@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pleach_training.drafter.data import Store
+from pleach_training.drafter.data import Parts, Store
 from pleach_training.drafter.train import train
 from pleach_training.evaluate.answers import parses, python_of
 from pleach_training.evaluate.cost import tree_macs, tree_ms
@@ -62,9 +62,9 @@ def test_replayed_rounds_are_those_of_the_real_loop() -> None:
     prompts = [[1, 2, 3, 4, 5], [7, 10, 13, 16, 19]]
     answers = [plain(frozen, prompt, 30) for prompt in prompts]
     written = toy.as_replies(prompts, [a.ids for a in answers])
-    store = Store.build(written, frozen, toy.TAPS, "cpu")
-    held_out = toy.store(4, 3)
-    train(trainer, store, held_out, Path(tempfile.mkdtemp()))
+    parts = Parts([written], lambda part: Store.build(part, frozen, toy.TAPS, "cpu"))
+    store, held_out = parts.build(written), toy.store(4, 3)
+    train(trainer, parts, held_out, Path(tempfile.mkdtemp()))
     rounds = all_rounds(trainer, store, None, pool_size=16, width=4)
     for budget in (4, 8):
         tokens = passes = 0
@@ -78,7 +78,7 @@ def test_replayed_rounds_are_those_of_the_real_loop() -> None:
 
 def test_drafts_that_know_the_noise_gain_more() -> None:
     trainer = toy.trainer(steps=40, kl_share=1.0)
-    train(trainer, toy.store(60, 1), toy.store(4, 3), Path(tempfile.mkdtemp()))
+    train(trainer, toy.parts(60, 1), toy.store(4, 3), Path(tempfile.mkdtemp()))
     model, heat = trainer.features.model, 0.7
     torch.manual_seed(0)
     prompts = [[7 * i % 60, (7 * i + 1) % 60, (7 * i + 2) % 60] for i in range(12)]

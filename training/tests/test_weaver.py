@@ -70,16 +70,16 @@ def extended(keys, own):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, num_layers=0)])
 def test_training_learns_and_resumes(tmp_path: Path, shape: WeaverConfig) -> None:
-    draft, store, held = toy.trainer(steps=60), toy.store(60, 1), toy.store(12, 2)
-    train_drafter(draft, store, held, tmp_path / "drafter")
+    draft, parts, held = toy.trainer(steps=60), toy.parts(60, 1), toy.store(12, 2)
+    train_drafter(draft, parts, held, tmp_path / "drafter")
     draft.model.requires_grad_(False)
     config = WeaverTrainConfig(steps=60, rows=4, context=64, blocks=8, lr=1e-2, warmup=5, checkpoint_minutes=0.02)
     trainer = WeaverTrainer(shape, config, draft)
     before = trainer.accuracy(held)
-    train(trainer, store, held, tmp_path / "weaver")
+    train(trainer, parts, held, tmp_path / "weaver")
     assert trainer.accuracy(held)["loss"] < before["loss"]
     load_weaver(tmp_path / "weaver", "cpu")
     resumed = WeaverTrainer(shape, config, draft)
-    train(resumed, store, held, tmp_path / "weaver")
+    train(resumed, parts, held, tmp_path / "weaver")
     for old, new in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
         torch.testing.assert_close(old, new)

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pleach_training.drafter.config import DrafterConfig
-from pleach_training.drafter.data import Replies, Store
+from pleach_training.drafter.data import Parts, Replies, Store
 from pleach_training.drafter.features import HuggingFaceFeatures
 from pleach_training.drafter.train import DraftTrainConfig, DraftTrainer
 
@@ -78,6 +78,11 @@ def trainer(steps: int = 10, **changes: object) -> DraftTrainer:
         steps=steps, rows=4, context=64, blocks=8, lr=1e-2, warmup=5, checkpoint_minutes=0.02, **changes
     )
     return DraftTrainer(shape(), config, features(), torch.arange(60), "cpu")
+
+
+def parts(num: int, seed: int) -> Parts:
+    """Replies in one part."""
+    return Parts([replies(num, seed)], lambda part: Store.build(part, features(), TAPS, "cpu"))
 
 
 def store(num: int, seed: int) -> Store:

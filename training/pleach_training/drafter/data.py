@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..runs import save_arrays
+from ..runs import Training, save_arrays
 from ..target.data import plan_rows
 from .features import Features
 
@@ -210,6 +210,48 @@ def endless_rows(
             chosen = order[batch * rows : (batch + 1) * rows]
             yield fill_batch(index[chosen], begins[chosen], rows, device)
         epoch += 1
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Replies in parts of which the device holds one at a time, and how a part becomes a store."""
+
+    parts: Sequence[Replies]
+    build: Callable[[Replies], Store]
+
+    @staticmethod
+    def of(replies: Replies, most_tokens: int, seed: int, build: Callable[[Replies], Store]) -> Parts:
+        """Random parts of about equal size, with at most `most_tokens` tokens (or one sequence) each."""
+        lengths = replies.plen + replies.glen
+        num_parts = max(1, -(-int(lengths.sum()) // max(1, most_tokens - int(lengths.max(initial=0)))))
+        order = np.random.default_rng(seed).permutation(len(lengths))
+        # A part ends with the sequence that reaches its share of the tokens.
+        which = np.empty(len(lengths), dtype=np.int64)
+        passed = lengths[order].cumsum() - lengths[order]
+        which[order] = passed * num_parts // max(1, int(lengths.sum()))
+        return Parts([replies.select(which == part) for part in np.unique(which)], build)
+
+    def batches(
+        self, context: int, rows: int, seed: int, device: str, run: Training
+    ) -> Iterator[tuple[Store, Tensor, Tensor]]:
+        """A store with packed rows of it, until the run is over. Every part has an equal share of the run."""
+
+        def place() -> int:
+            return min(int(run.progress * len(self.parts)), len(self.parts) - 1)
+
+        while not run.is_over:
+            part = place()
+            store = self.build(self.parts[part])
+            # A run that goes on with a single part goes on where it was.
+            skip = run.step if len(self.parts) == 1 else 0
+            for index, begins in endless_rows(store, context, rows, seed + run.step - skip, device, skip):
+                if run.is_over or place() != part:
+                    break
+                yield store, index, begins
+            # The device has no room for two.
+            del store
+            if device == "cuda":
+                torch.cuda.empty_cache()
 
 
 def fill_batch(index: NDArray, begins: NDArray, rows: int, device: str) -> tuple[Tensor, Tensor]:

@@ -24,9 +24,9 @@ from ..schedule import WarmupStableDecay
 from .config import DrafterConfig, default_taps
 from .data import (
     AnchorBatch,
+    Parts,
     Replies,
     Store,
-    endless_rows,
     fill_batch,
     frequent_tokens,
     pack_rows,
@@ -36,6 +36,9 @@ from .features import Features
 from .loss import draft_loss, position_weights
 from .model import Drafter, block_mask
 from .targets import open_features
+
+# Gigabytes of features on the device, unless a command says otherwise: the rest of 80 is the step's.
+STORE_GB = 56.0
 
 
 @dataclass(frozen=True)
@@ -199,15 +202,13 @@ def load_drafter(folder: Path, device: str) -> tuple[Drafter, Tensor | None]:
     return model.to(device), None if draft_ids is None else draft_ids.long()
 
 
-def train(trainer: DraftTrainer, store: Store, held_out: Store, out: Path) -> None:
+def train(trainer: DraftTrainer, parts: Parts, held_out: Store, out: Path) -> None:
     """Trains for `config.minutes`, going on from `out/checkpoint.pt` if it is there."""
     config = trainer.config
     run = Training(out, trainer.model, trainer.optimizers, config, trainer.device, lambda: trainer.save_weights(out))
     schedule = WarmupStableDecay(config.warmup, config.decay_share, floor=0.01)
     torch.manual_seed(config.seed + run.step)
-    for index, begins in endless_rows(store, config.context, config.rows, config.seed, trainer.device, run.step):
-        if run.is_over:
-            break
+    for store, index, begins in parts.batches(config.context, config.rows, config.seed, trainer.device, run):
         batch = sample_anchors(store, index, begins, config.blocks)
         loss = trainer.step(store, batch, schedule.factor(run.step, run.progress))
         run.advance()
@@ -228,6 +229,19 @@ def split_replies(replies: Replies, seed: int, share: float = 0.01) -> tuple[Rep
     places = replies.prompt_shares(seed)
     held = usable & (places <= max(share, places[usable].min(initial=1.0)))
     return replies.select(usable & ~held), replies.select(held)
+
+
+def make_parts(
+    replies: Replies, held: Replies, features: Features, taps: tuple[int, ...], store_gb: float, seed: int, device: str
+) -> tuple[Parts, Store]:
+    """Training replies in parts whose features take at most `store_gb` gigabytes, and the store of held-out ones."""
+
+    def build(part: Replies) -> Store:
+        return Store.build(part, features, taps, device)
+
+    held_out = build(held)
+    token_bytes = sum(x.shape[1] * x.element_size() for x in (held_out.taps, held_out.hidden))
+    return Parts.of(replies, int(store_gb * 1e9 / token_bytes), seed, build), held_out
 
 
 def shape_for(features: Features, args: argparse.Namespace, theta: float, draft_size: int | None) -> DrafterConfig:
@@ -254,7 +268,8 @@ def main() -> None:
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--replies", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--mask-id", type=int, required=True, help="a token id that no text holds")
+    parser.add_argument("--start-from", type=Path, help="a trained drafter, whose shape and draft vocabulary stay")
+    parser.add_argument("--mask-id", type=int, help="a token id that no text holds; needed without --start-from")
     parser.add_argument("--stop-ids", type=int, nargs="*", default=[], help="kept in any draft vocabulary")
     parser.add_argument("--minutes", type=float, default=DraftTrainConfig.minutes)
     parser.add_argument("--steps", type=int, help="train for so many steps instead of minutes")
@@ -271,18 +286,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=DraftTrainConfig.rows)
     parser.add_argument("--context", type=int, default=DraftTrainConfig.context)
     parser.add_argument("--blocks", type=int, default=DraftTrainConfig.blocks)
+    parser.add_argument("--store-gb", type=float, default=STORE_GB, help="features on the device; more take turns")
     parser.add_argument("--kl-share", type=float, default=DraftTrainConfig.kl_share)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    if args.start_from is None and args.mask_id is None:
+        parser.error("--mask-id is needed to train from the beginning; --start-from DIR has the mask of that drafter")
     torch.set_float32_matmul_precision("high")
     features = open_features(args.target, args.device)
     replies, held = split_replies(Replies.load(*args.replies), args.seed)
-    draft_ids = None
-    if args.draft_vocab:
+    start, draft_ids = (None, None) if args.start_from is None else load_drafter(args.start_from, args.device)
+    if start is None and args.draft_vocab:
         always = (*args.stop_ids, 0)
         draft_ids = torch.from_numpy(frequent_tokens(replies, args.draft_vocab, always))
-    shape = shape_for(features, args, args.rope_theta, args.draft_vocab or None)
+    shape = shape_for(features, args, args.rope_theta, args.draft_vocab or None) if start is None else start.config
     config = DraftTrainConfig(
         minutes=args.minutes,
         steps=args.steps,
@@ -293,8 +311,11 @@ def main() -> None:
         kl_share=args.kl_share,
         seed=args.seed,
     )
-    store, held_out = (Store.build(part, features, shape.target_layer_ids, args.device) for part in (replies, held))
-    train(DraftTrainer(shape, config, features, draft_ids, args.device), store, held_out, args.out)
+    trainer = DraftTrainer(shape, config, features, draft_ids, args.device)
+    if start is not None:
+        trainer.model.load_state_dict(start.state_dict())
+    parts, held_out = make_parts(replies, held, features, shape.target_layer_ids, args.store_gb, args.seed, args.device)
+    train(trainer, parts, held_out, args.out)
 
 
 if __name__ == "__main__":

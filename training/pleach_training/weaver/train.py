@@ -15,10 +15,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..drafter.data import Replies, Store, endless_rows, fill_batch, pack_rows, sample_anchors
+from ..drafter.data import Parts, Replies, Store, fill_batch, pack_rows, sample_anchors
 from ..drafter.features import Features
 from ..drafter.targets import open_features
-from ..drafter.train import Block, DraftTrainConfig, DraftTrainer, load_drafter, split_replies
+from ..drafter.train import (
+    STORE_GB,
+    Block,
+    DraftTrainConfig,
+    DraftTrainer,
+    load_drafter,
+    make_parts,
+    split_replies,
+)
 from ..muon import set_rate, split_optimizers
 from ..runs import Training
 from ..schedule import WarmupStableDecay
@@ -169,16 +177,14 @@ def load_weaver(folder: Path, device: str) -> Weaver | ParentScorer:
     return model.to(device)
 
 
-def train(trainer: WeaverTrainer, store: Store, held_out: Store, out: Path) -> None:
+def train(trainer: WeaverTrainer, parts: Parts, held_out: Store, out: Path) -> None:
     """Trains for `config.minutes`, going on from `out/checkpoint.pt` if it is there."""
     config = trainer.config
     run = Training(out, trainer.model, trainer.optimizers, config, trainer.device, lambda: trainer.save_weights(out))
     schedule = WarmupStableDecay(config.warmup, config.decay_share, floor=0.01)
     run.log.write(step=run.step, held_out=trainer.accuracy(held_out))
     torch.manual_seed(config.seed + run.step)
-    for index, begins in endless_rows(store, config.context, config.rows, config.seed, trainer.device, run.step):
-        if run.is_over:
-            break
+    for store, index, begins in parts.batches(config.context, config.rows, config.seed, trainer.device, run):
         loss = trainer.step(store, index, begins, schedule.factor(run.step, run.progress))
         run.advance()
         if run.step % 200 == 0:
@@ -204,12 +210,27 @@ def frozen_drafter(folder: Path, features: Features, config: WeaverTrainConfig, 
     return draft
 
 
+def shape_for(draft: DraftTrainer, features: Features, args: argparse.Namespace) -> WeaverConfig:
+    """The Weaver's shape for a target and its drafter."""
+    return WeaverConfig(
+        d_model=features.hidden_size,
+        d_embed=features.embedding.shape[1],
+        d_rank=args.rank,
+        num_layers=args.layers,
+        num_heads=args.heads,
+        mlp_dim=args.mlp,
+        max_depth=draft.shape.block_size - 1,
+        candidate_pool_size=args.pool,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--replies", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--start-from", type=Path, help="a trained Weaver, whose shape stays")
     parser.add_argument("--minutes", type=float, default=WeaverTrainConfig.minutes)
     parser.add_argument("--steps", type=int, help="train for so many steps instead of minutes")
     parser.add_argument("--rank", type=int, default=256)
@@ -221,6 +242,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=WeaverTrainConfig.rows)
     parser.add_argument("--context", type=int, default=WeaverTrainConfig.context)
     parser.add_argument("--blocks", type=int, default=WeaverTrainConfig.blocks)
+    parser.add_argument("--store-gb", type=float, default=STORE_GB, help="features on the device; more take turns")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
@@ -236,19 +258,15 @@ def main() -> None:
     )
     features = open_features(args.target, args.device)
     draft = frozen_drafter(args.drafter, features, config, args.device)
-    shape = WeaverConfig(
-        d_model=features.hidden_size,
-        d_embed=features.embedding.shape[1],
-        d_rank=args.rank,
-        num_layers=args.layers,
-        num_heads=args.heads,
-        mlp_dim=args.mlp,
-        max_depth=draft.shape.block_size - 1,
-        candidate_pool_size=args.pool,
-    )
-    parts = split_replies(Replies.load(*args.replies), args.seed)
-    store, held_out = (Store.build(part, features, draft.shape.target_layer_ids, args.device) for part in parts)
-    train(WeaverTrainer(shape, config, draft), store, held_out, args.out)
+    start = None if args.start_from is None else load_weaver(args.start_from, args.device)
+    shape = shape_for(draft, features, args) if start is None else start.config
+    replies, held = split_replies(Replies.load(*args.replies), args.seed)
+    trainer = WeaverTrainer(shape, config, draft)
+    if start is not None:
+        trainer.model.load_state_dict(start.state_dict())
+    taps = draft.shape.target_layer_ids
+    parts, held_out = make_parts(replies, held, features, taps, args.store_gb, args.seed, args.device)
+    train(trainer, parts, held_out, args.out)
 
 
 if __name__ == "__main__":
