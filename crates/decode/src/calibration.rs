@@ -18,8 +18,8 @@ const DEPTHS: [usize; 4] = [1, 2, 4, 8];
 /// Bins of one source.
 const SOURCE_BINS: usize = BELIEFS.len() * (DEPTHS.len() + 1);
 
-/// A drafter's own belief counts as much as this many observations.
-const PRIOR: f32 = 2.0;
+/// A drafter's own belief counts as much as this many observations: with fewer, luck chooses the rows (`docs/benchmarks.md`).
+const PRIOR: f32 = 6.0;
 
 /// What an observation still counts after one more: some 64 are remembered, since texts change their subject.
 const FADE: f32 = 1.0 - 1.0 / 64.0;
@@ -170,7 +170,8 @@ mod tests {
         (0..200).for_each(|step| assert!(round(&mut calibration, 0.3, 1 + u32::from(step % 4 == 0)) > 0.0));
         let calibrated = round(&mut calibration, 0.3, 1);
         assert!((calibrated - 0.75).abs() < 0.05, "{calibrated}");
-        assert_eq!(round(&mut calibration, 0.9, 1), 0.9, "what is too modest elsewhere is not raised here");
+        let modest = round(&mut calibration, 0.9, 1);
+        assert!((modest - 0.9).abs() < 1e-6, "what is too modest elsewhere is not raised here: {modest}");
     }
 
     /// What a constraint forces is certain, and no drafter's merit.

@@ -80,6 +80,7 @@ pub use step::{Step, StepError, Target};
 pub use stop::StopReason;
 pub use top_k::top_k;
 pub use tree::{DraftTree, Guess, TreeBuilder, TreeRows};
+pub use worth::Experience;
 
 /// A token's number in the vocabulary.
 pub type TokenId = u32;

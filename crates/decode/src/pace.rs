@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::calibration::{Calibration, Guesses, Source};
-use crate::worth::{Promise, Window, Worth};
+use crate::worth::{Experience, Promise, Window, Worth};
 use crate::{CostCurve, DraftContext, Drafter, Step, Target, TreeBuilder};
 
 /// A draft must promise to be this much faster than no draft.
@@ -149,7 +149,7 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
             pace,
             costs,
             trust: Calibration::new(),
-            worth: Worth::default(),
+            worth: Worth::new(Experience::default()),
             least_share: 0.0,
             window: Window::new(),
             company: Company::default(),
@@ -165,6 +165,17 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
     #[must_use]
     pub fn with_least_share(self, least_share: f64) -> Self {
         Self { least_share, ..self }
+    }
+
+    /// With a costly drafter that has brought so much in earlier requests.
+    #[must_use]
+    pub fn with_experience(self, experience: Experience) -> Self {
+        Self { worth: Worth::new(experience), ..self }
+    }
+
+    /// What the costly drafter has brought in this request; nothing where the number of rows is fixed, which may be a bad one.
+    pub fn experience(&self) -> Experience {
+        self.worth.brought()
     }
 
     /// Costs as they are known now.
@@ -333,7 +344,7 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
             self.costs.record(self.round.rows, pass_s);
             pass_s
         });
-        if self.round.asked && self.round.without > 0.0 {
+        if self.round.asked && self.round.without > 0.0 && matches!(self.pace, Pace::Auto(_)) {
             let Company { tokens, draft_s, .. } = self.company;
             let seconds = draft_s + self.round.draft_s + pass_s;
             self.worth.lost(seconds - (tokens + num_tokens as f64) / self.round.without);

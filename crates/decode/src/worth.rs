@@ -16,39 +16,77 @@ const OUTLIER: f64 = 3.0;
 /// Where other drafts promise this multiple of plain decoding, they are left alone.
 const GOOD_ENOUGH: f64 = 1.5;
 
+/// Weight of what drafts promise beside what came of them: promises follow a text quickly, but leave much out.
+const PROMISED: f64 = 0.3;
+
+/// What the drafts of a drafter that runs a model have brought: tokens, and the time that they took, in passes of plain decoding.
+///
+/// A request begins with what earlier ones have found out, since a few unlucky drafts at its start would else decide.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Experience {
+    tokens: f64,
+    passes: f64,
+}
+
+impl Experience {
+    /// Passes that earlier requests count as at the start of one.
+    const AT_FIRST: f64 = 6.0;
+
+    /// Passes that a request remembers: texts change.
+    const OF_REQUEST: f64 = 20.0;
+
+    /// Passes that are remembered over all requests.
+    const OF_ALL: f64 = 200.0;
+
+    /// A draft that brought nothing yet.
+    const NONE: Self = Self { tokens: 0.0, passes: 0.0 };
+
+    /// How many times faster than plain decoding.
+    fn speedup(self) -> f64 {
+        self.tokens / self.passes
+    }
+
+    /// Takes in what a request has brought.
+    pub fn learn(&mut self, request: Self) {
+        self.add(request, Self::OF_ALL);
+    }
+
+    /// Adds what came later; what came before fades so that both count as `most` passes at most.
+    fn add(&mut self, later: Self, most: f64) {
+        let later = later.at_most(most);
+        let before = self.at_most(most - later.passes);
+        *self = Self { tokens: before.tokens + later.tokens, passes: before.passes + later.passes };
+    }
+
+    fn at_most(self, most: f64) -> Self {
+        let share = if self.passes > most { most / self.passes } else { 1.0 };
+        Self { tokens: share * self.tokens, passes: share * self.passes }
+    }
+}
+
+/// Somebody chose or trained the drafter, so some good is believed of it, until as many passes as make half of that have shown
+/// better.
+impl Default for Experience {
+    fn default() -> Self {
+        Self { tokens: 20.0, passes: 16.0 }
+    }
+}
+
 /// What is known of a costly drafter: its own cost, and the tokens per second that it brings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Worth {
     /// Speed of the steps that it drafted for as a multiple of plain decoding, as they promised; `None` before that was
     /// known. A multiple, since the machine may be faster or slower from one moment to the next.
     promised: Option<f64>,
-    /// The same as it came.
-    realized: Option<Realized>,
+    /// The same as it came, of this request and somewhat of earlier ones.
+    realized: Experience,
+    /// Of this request alone.
+    brought: Experience,
     /// Seconds of one of its drafts.
     draft_s: Option<f64>,
     num_drafts: u32,
     /// Seconds that its drafts took longer than they brought.
     lost_s: f64,
-}
-
-/// Tokens and time, of which old ones fade.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Realized {
-    tokens: f64,
-    /// In passes of plain decoding.
-    passes: f64,
-}
-
-impl Realized {
-    /// What an earlier step still counts after one more.
-    const FADE: f64 = 0.95;
-
-    /// A step of one token in the time of one pass counts this often at first, so that luck does not decide.
-    const PRIOR: f64 = 2.0;
-
-    fn speedup(self) -> f64 {
-        self.tokens / self.passes
-    }
 }
 
 /// What a step promises without a costly draft.
@@ -63,6 +101,23 @@ pub(crate) struct Promise {
 }
 
 impl Worth {
+    /// Of a drafter that has brought so much in earlier requests.
+    pub(crate) fn new(experience: Experience) -> Self {
+        Self {
+            promised: None,
+            realized: experience.at_most(Experience::AT_FIRST),
+            brought: Experience::NONE,
+            draft_s: None,
+            num_drafts: 0,
+            lost_s: 0.0,
+        }
+    }
+
+    /// What the drafts of this request have brought.
+    pub(crate) fn brought(&self) -> Experience {
+        self.brought
+    }
+
     /// Mean seconds of a draft.
     pub(crate) fn draft_s(&self) -> f64 {
         self.draft_s.unwrap_or(0.0)
@@ -79,11 +134,9 @@ impl Worth {
         without <= GOOD_ENOUGH * plain && (is_first || is_cheap)
     }
 
-    /// What a draft brings, as a multiple of plain decoding: the mean of what drafts promise, which follows a text quickly, and of
-    /// what came of them, which counts what promises leave out.
+    /// What a draft brings, as a multiple of plain decoding; `None` before one has shown what it costs.
     fn speedup(&self) -> Option<f64> {
-        let promised = self.promised?;
-        Some(self.realized.map_or(promised, |realized| 0.5 * (promised + realized.speedup())))
+        Some(PROMISED * self.promised? + (1.0 - PROMISED) * self.realized.speedup())
     }
 
     /// Notes what a draft cost, and returns the mean.
@@ -108,13 +161,9 @@ impl Worth {
     /// such passes.
     pub(crate) fn realize(&mut self, tokens: f64, passes: f64) {
         if self.num_drafts >= FIRST_TRIES && passes.is_finite() {
-            let Realized { tokens: before, passes: passes_before } =
-                self.realized.unwrap_or(Realized { tokens: Realized::PRIOR, passes: Realized::PRIOR });
-            let passes = passes.clamp(0.1, 20.0);
-            self.realized = Some(Realized {
-                tokens: Realized::FADE * before + tokens,
-                passes: Realized::FADE * passes_before + passes,
-            });
+            let step = Experience { tokens, passes: passes.clamp(0.1, 20.0) };
+            self.realized.add(step, Experience::OF_REQUEST);
+            self.brought.add(step, Experience::OF_ALL);
         }
     }
 
@@ -169,40 +218,78 @@ mod tests {
         Promise { without, plain: 100.0, spent_s }
     }
 
-    /// Steps at which a drafter is asked whose drafts take 5 ms and promise so many tokens per second, beside plain
-    /// passes of 10 ms.
-    fn asked(with: impl Fn(u32) -> f64) -> Vec<u32> {
-        let (mut worth, mut spent_s, mut asked) = (Worth::default(), 0.0, Vec::new());
+    /// Steps at which a drafter is asked whose drafts take 5 ms and bring so many tokens per second, as they promise, beside
+    /// plain passes of 10 ms; and what it has brought in the end.
+    fn asked(with: impl Fn(u32) -> f64, before: Experience) -> (Vec<u32>, Experience) {
+        let (mut worth, mut spent_s, mut asked) = (Worth::new(before), 0.0, Vec::new());
         for step in 0..3000 {
             spent_s += 0.01;
             if worth.asks(promise(100.0, spent_s)) {
                 worth.drafted(0.005);
                 worth.learn(with(step) / 100.0);
                 worth.lost(0.005 + 0.01 - 0.01 * with(step) / 60.0);
+                worth.realize(1.5 * with(step) / 100.0, 1.5);
                 spent_s += 0.005;
                 asked.push(step);
             }
         }
-        asked
+        (asked, worth.brought())
     }
 
     #[test]
     fn a_drafter_that_loses_costs_a_hundredth_of_the_time() {
-        let asked = asked(|_| 60.0);
+        let (asked, brought) = asked(|_| 60.0, Experience::default());
         assert_eq!(asked[..2], [0, 1]);
         assert!((30..70).contains(&asked.len()), "{asked:?}");
+        assert!((brought.speedup() - 0.6).abs() < 1e-9, "{brought:?}");
+    }
+
+    /// How often a drafter that loses a little is asked in the first twenty steps, if earlier requests knew it or not.
+    #[test]
+    fn later_requests_know_what_earlier_ones_have_found_out() {
+        let early = |experience| {
+            let (asked, brought) = asked(|_| 90.0, experience);
+            (asked.iter().take_while(|&&step| step < 20).count(), brought)
+        };
+        let mut experience = Experience::default();
+        let (first, brought) = early(experience);
+        experience.learn(brought);
+        let (later, _) = early(experience);
+        assert!(first > later && later == 2, "{first}, {later}");
     }
 
     #[test]
     fn a_drafter_that_recovers_is_asked_again() {
-        let asked = asked(|step| if step < 1000 { 60.0 } else { 200.0 });
+        let (asked, _) = asked(|step| if step < 1000 { 60.0 } else { 200.0 }, Experience::default());
         assert!(asked.len() > 1800, "{}", asked.len());
         assert_eq!(asked.last(), Some(&2999));
     }
 
+    /// One that mostly pays is not given up for a few drafts that do not, and the better it was the less.
+    #[test]
+    fn a_bad_start_is_forgiven_if_drafts_paid_before() {
+        let bad_start = |step| if step < 4 { 60.0 } else { 200.0 };
+        let mut good = Experience::default();
+        good.learn(Experience { tokens: 300.0, passes: 150.0 });
+        let (with_good, _) = asked(bad_start, good);
+        assert_eq!(with_good.len(), 3000);
+        let (with_hope, _) = asked(bad_start, Experience::default());
+        assert!(with_hope.len() < 3000, "{}", with_hope.len());
+    }
+
+    #[test]
+    fn old_experience_fades() {
+        let mut experience = Experience::default();
+        experience.learn(Experience { tokens: 1e6, passes: 1e6 });
+        assert!((experience.speedup() - 1.0).abs() < 1e-9 && experience.passes <= Experience::OF_ALL);
+        experience.learn(Experience::NONE);
+        experience.learn(Experience { tokens: 200.0, passes: 100.0 });
+        assert!((experience.speedup() - 1.5).abs() < 1e-9, "{experience:?}");
+    }
+
     #[test]
     fn a_drafter_that_wins_is_asked_unless_others_promise_more() {
-        let mut worth = Worth::default();
+        let mut worth = Worth::new(Experience::default());
         for _ in 0..100 {
             assert!(worth.asks(promise(100.0, 1.0)));
             worth.drafted(0.001);
@@ -215,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_first_draft_and_disturbed_ones_do_not_set_the_price() {
-        let mut worth = Worth::default();
+        let mut worth = Worth::new(Experience::default());
         assert_eq!([worth.drafted(5.0), worth.drafted(0.01)], [5.0, 0.01]);
         assert!(worth.drafted(9.0) < 0.02);
     }
@@ -223,7 +310,7 @@ mod tests {
     /// What drafts promise and what comes of them count alike.
     #[test]
     fn promises_that_are_not_kept_are_found_out() {
-        let mut worth = Worth::default();
+        let mut worth = Worth::new(Experience::default());
         (0..60).for_each(|_| {
             worth.drafted(0.004);
             worth.learn(1.1);

@@ -17,6 +17,9 @@ use crate::{EngineError, EngineOptions, Speculation, weaver};
 /// Candidates of each place of a block.
 const WIDTH: usize = 6;
 
+/// Weight of the latest draft in the mean of guesses that came true.
+const LATEST: f32 = 0.3;
+
 /// What guesses blocks, and what scores their guesses given the path that leads to them, if anything does.
 #[derive(Debug)]
 pub(crate) struct BlockRunner {
@@ -34,6 +37,35 @@ pub(crate) struct BlockDraft {
     pending: Pending,
     /// The target's hidden state of the last committed token, for a Weaver.
     hidden: Vec<f32>,
+    reach: Reach,
+    /// Whether the step under way has guesses of a block.
+    has_drafted: bool,
+}
+
+/// How far ahead blocks guess where the number of rows is the engine's choice: one place more than came true lately.
+///
+/// Each place takes its share of the output head and of the Weaver, whether the tree gets that deep or not.
+#[derive(Debug, Clone, Copy)]
+struct Reach {
+    /// Fading mean of the guesses that came true.
+    came_true: f32,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self { came_true: 2.0 }
+    }
+}
+
+impl Reach {
+    /// Places that are worth guessing.
+    fn places(self) -> usize {
+        self.came_true.ceil() as usize + 1
+    }
+
+    fn observe(&mut self, came_true: usize) {
+        self.came_true += LATEST * (came_true as f32 - self.came_true);
+    }
 }
 
 /// A guess that may be added next.
@@ -101,6 +133,8 @@ impl BlockDraft {
             sequence: self.sequence.as_ref().map(DFlashSequence::snapshot),
             pending: self.pending.clone(),
             hidden: self.hidden.clone(),
+            reach: self.reach,
+            has_drafted: false,
         }
     }
 
@@ -128,6 +162,9 @@ impl BlockDraft {
         step: &Step,
         num_taps: usize,
     ) -> Result<(), ModelError> {
+        if std::mem::take(&mut self.has_drafted) {
+            self.reach.observe(step.tokens.len().saturating_sub(1));
+        }
         let start = target.committed() - step.rows.len();
         self.read(start, step.rows.iter().map(|&row| target.row(row)), target.runner(), num_taps)
     }
@@ -152,8 +189,10 @@ impl BlockDraft {
         let Some(sequence) = &self.sequence else { return Ok(()) };
         // A tree is no deeper than it has guesses, and the output head is a large part of a draft.
         let deepest = runner.drafter().config().block_size - 1;
-        let guesses = deepest.min(tree.max_depth()).min(context.budget - 1);
+        let reach = if context.least_chances.is_empty() { deepest } else { self.reach.places() };
+        let guesses = deepest.min(tree.max_depth()).min(context.budget - 1).min(reach);
         runner.draft(last, guesses, sequence)?;
+        self.has_drafted = true;
         if let Some(weaver) = weaver {
             return weaver::grow(weaver, runner, &self.hidden, guesses, context, tree);
         }
@@ -279,6 +318,16 @@ mod tests {
     use pleach_decode::{History, SamplingParams};
 
     use super::*;
+
+    #[test]
+    fn blocks_reach_a_place_beyond_what_came_true_lately() {
+        let mut reach = Reach::default();
+        assert_eq!(reach.places(), 3);
+        (0..20).for_each(|_| reach.observe(0));
+        assert_eq!(reach.places(), 2);
+        (0..20).for_each(|_| reach.observe(reach.places()));
+        assert!(reach.places() > 7, "{reach:?}");
+    }
 
     #[test]
     fn trees_take_the_likeliest_products_first() {

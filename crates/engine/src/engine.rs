@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_checkpoint::{Checkpoint, GenerationConfig};
-use pleach_decode::{CostCurve, Lookup, Paced};
+use pleach_decode::{CostCurve, Experience, Lookup, Paced};
 use pleach_model::{Model, MtpRunner, Runner};
 use pleach_text::{
     AddedTokens, ChatRequest, ChatTemplate, RenderNote, Role, SpecialTokens, Tokenizer, opens_reasoning,
@@ -42,6 +42,8 @@ struct Inner {
     least_share: f64,
     /// What passes cost, as far as earlier requests have found out.
     costs: Mutex<CostCurve>,
+    /// What the drafter has brought in earlier requests.
+    experience: Mutex<Experience>,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     generation: GenerationConfig,
@@ -135,6 +137,7 @@ impl Engine {
             runners: Turns::new(runners),
             speculation: options.speculation,
             costs: Mutex::default(),
+            experience: Mutex::default(),
             model,
             tokenizer,
             template,
@@ -346,7 +349,15 @@ impl Engine {
             costly.resume(cached);
         }
         let lookup = (guesses && self.looks_up()).then(Lookup::new);
-        Paced::new(lookup, costly, WallClock::start(), budget.pace(), self.costs()).with_least_share(self.0.least_share)
+        let experience = *self.0.experience.lock().unwrap_or_else(PoisonError::into_inner);
+        Paced::new(lookup, costly, WallClock::start(), budget.pace(), self.costs())
+            .with_least_share(self.0.least_share)
+            .with_experience(experience)
+    }
+
+    /// Keeps what the drafter has brought in a request.
+    pub(crate) fn learn(&self, request: Experience) {
+        self.0.experience.lock().unwrap_or_else(PoisonError::into_inner).learn(request);
     }
 
     /// What passes cost, as far as is known.

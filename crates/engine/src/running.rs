@@ -441,9 +441,10 @@ impl fmt::Debug for Running {
     }
 }
 
-/// A request that is given up leaves what it has read to later ones.
+/// A request leaves to later ones what its drafter has brought and, if it is given up, what it has read.
 impl Drop for Running {
     fn drop(&mut self) {
+        self.engine.learn(self.drafters.experience());
         // A fault may have met the state half-way.
         if self.phase != Phase::Over && !std::thread::panicking() {
             self.keep_end();
