@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +29,15 @@ class Clock:
     def elapsed_s(self) -> float:
         """Seconds so far."""
         return time.monotonic() - self._begin
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done inside takes none of the run's time."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._begin += time.monotonic() - begin
 
     def progress(self, step: int) -> float:
         """Share of the whole run that has passed before `step`, from 0 to 1."""

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from pleach_training.drafter.config import default_taps
@@ -20,6 +21,7 @@ from pleach_training.drafter.data import (
 )
 from pleach_training.drafter.features import BundledFeatures, HuggingFaceFeatures
 from pleach_training.drafter.train import load_drafter, split_replies, train
+from pleach_training.runs import Clock
 
 from . import toy
 from .test_target_model import TINY, randomized, reference
@@ -80,11 +82,13 @@ def test_training_learns_and_resumes(tmp_path: Path) -> None:
 
 
 def test_parts_hold_every_reply_once_and_take_turns(tmp_path: Path) -> None:
-    replies, built = toy.replies(40, 1), []
+    replies, built, stores = toy.replies(40, 1), [], []
 
     def build(part: Replies) -> Store:
+        assert all(len(store.taps) == 0 for store in stores), "the device holds one"
         built.append(part)
-        return Store.build(part, toy.features(), toy.TAPS, "cpu")
+        stores.append(Store.build(part, toy.features(), toy.TAPS, "cpu"))
+        return stores[-1]
 
     most = int((replies.plen + replies.glen).sum()) // 3
     parts = Parts.of(replies, most, 0, build)
@@ -94,6 +98,34 @@ def test_parts_hold_every_reply_once_and_take_turns(tmp_path: Path) -> None:
     assert sorted(pieces[:40]) == sorted(pieces[40:])
     train(toy.trainer(steps=20), parts, toy.store(4, 2), tmp_path)
     assert [part is of for part, of in zip(built, parts.parts, strict=True)] == [True] * len(parts.parts)
+    assert len(Parts.of(replies, 10 * most, 0, build).parts) == 1
+    with pytest.raises(ValueError, match="raise --store-gb"):
+        Parts.of(replies, 40, 0, build)
+
+
+class Steps:
+    """A run of so many steps of which some are made."""
+
+    def __init__(self, step: int, of: int) -> None:
+        self.step, self.of, self.clock = step, of, Clock(0.0, steps=of)
+
+    progress = property(lambda self: self.step / self.of)
+    is_over = property(lambda self: self.step >= self.of)
+
+
+def test_a_run_goes_on_with_the_batches_that_were_next() -> None:
+    parts = toy.parts(30, 1)
+
+    def batches(begin: int) -> list[torch.Tensor]:
+        run, found = Steps(begin, 24), []
+        for _store, index, _begins in parts.batches(64, 4, 0, "cpu", run):  # type: ignore[arg-type]
+            found.append(index)
+            run.step += 1
+        return found
+
+    whole, rest = batches(0), batches(10)
+    assert (len(whole), len(rest)) == (24, 14)
+    assert all(a.equal(b) for a, b in zip(whole[10:], rest, strict=True))
 
 
 def test_taps_of_the_bundled_network_are_the_librarys_hidden_states() -> None:

@@ -12,6 +12,9 @@ const MARGIN: f64 = 1.03;
 /// Steps of several rows after which one of a single row shows what that costs by now: contexts grow.
 const REFRESH: u32 = 128;
 
+/// A pass that takes longer than this multiple of what such passes take was disturbed.
+const OUTLIER: f64 = 2.0;
+
 /// A draft without guesses that takes less than this share of a plain pass was none.
 const NO_DRAFT: f64 = 0.02;
 
@@ -173,7 +176,8 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         Self { worth: Worth::new(experience), ..self }
     }
 
-    /// What the costly drafter has brought in this request; nothing where the number of rows is fixed, which may be a bad one.
+    /// What the costly drafter has brought in this request, for [`Experience::learn`]. Nothing where the number of rows is fixed,
+    /// which may be a bad one, and of passes with [`Company`], which tell little of a text alone.
     pub fn experience(&self) -> Experience {
         self.worth.brought()
     }
@@ -346,11 +350,15 @@ impl<Q, D, C: Clock> Paced<Q, D, C> {
         });
         if self.round.asked && self.round.without > 0.0 && matches!(self.pace, Pace::Auto(_)) {
             let Company { tokens, draft_s, .. } = self.company;
+            // That another program stopped the pass says nothing of the drafter.
+            let usual_s = self.pass_s(self.round.rows).unwrap_or(pass_s);
+            let pass_s = pass_s.min(OUTLIER * usual_s);
             let seconds = draft_s + self.round.draft_s + pass_s;
             self.worth.lost(seconds - (tokens + num_tokens as f64) / self.round.without);
             let plain_s = draft_s + self.pass_s(1).unwrap_or(pass_s);
             let seconds = draft_s + self.worth.draft_s() + pass_s;
-            self.worth.realize((tokens + num_tokens as f64) / (tokens + 1.0), seconds / plain_s);
+            let is_alone = self.company.rows == 0;
+            self.worth.realize((tokens + num_tokens as f64) / (tokens + 1.0), seconds / plain_s, is_alone);
         }
         self.spent.draft_s += self.round.draft_s;
         self.spent.pass_s += pass_s;

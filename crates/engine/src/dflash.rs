@@ -38,16 +38,18 @@ pub(crate) struct BlockDraft {
     /// The target's hidden state of the last committed token, for a Weaver.
     hidden: Vec<f32>,
     reach: Reach,
-    /// Whether the step under way has guesses of a block.
-    has_drafted: bool,
+    /// Places that a block has guessed for the step under way; 0 if none has.
+    places: usize,
 }
 
-/// How far ahead blocks guess where the number of rows is the engine's choice: one place more than came true lately.
+/// How far ahead blocks guess where it is known what a guess must promise: the mean of the guesses that came true lately, rounded
+/// up, and one place more.
 ///
-/// Each place takes its share of the output head and of the Weaver, whether the tree gets that deep or not.
+/// Each place takes its share of the output head and of the Weaver, whether the tree gets that deep or not. Measured in
+/// `docs/benchmarks.md`, "When a drafter is asked".
 #[derive(Debug, Clone, Copy)]
 struct Reach {
-    /// Fading mean of the guesses that came true.
+    /// Fading mean over the steps that blocks guessed for, whoever made the guesses that came true.
     came_true: f32,
 }
 
@@ -134,7 +136,7 @@ impl BlockDraft {
             pending: self.pending.clone(),
             hidden: self.hidden.clone(),
             reach: self.reach,
-            has_drafted: false,
+            places: 0,
         }
     }
 
@@ -162,8 +164,9 @@ impl BlockDraft {
         step: &Step,
         num_taps: usize,
     ) -> Result<(), ModelError> {
-        if std::mem::take(&mut self.has_drafted) {
-            self.reach.observe(step.tokens.len().saturating_sub(1));
+        let places = std::mem::take(&mut self.places);
+        if places > 0 {
+            self.reach.observe(places.min(step.tokens.len().saturating_sub(1)));
         }
         let start = target.committed() - step.rows.len();
         self.read(start, step.rows.iter().map(|&row| target.row(row)), target.runner(), num_taps)
@@ -192,7 +195,7 @@ impl BlockDraft {
         let reach = if context.least_chances.is_empty() { deepest } else { self.reach.places() };
         let guesses = deepest.min(tree.max_depth()).min(context.budget - 1).min(reach);
         runner.draft(last, guesses, sequence)?;
-        self.has_drafted = true;
+        self.places = guesses;
         if let Some(weaver) = weaver {
             return weaver::grow(weaver, runner, &self.hidden, guesses, context, tree);
         }

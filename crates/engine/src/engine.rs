@@ -356,7 +356,7 @@ impl Engine {
     }
 
     /// Keeps what the drafter has brought in a request.
-    pub(crate) fn learn(&self, request: Experience) {
+    pub(crate) fn keep_experience(&self, request: Experience) {
         self.0.experience.lock().unwrap_or_else(PoisonError::into_inner).learn(request);
     }
 

@@ -444,7 +444,7 @@ impl fmt::Debug for Running {
 /// A request leaves to later ones what its drafter has brought and, if it is given up, what it has read.
 impl Drop for Running {
     fn drop(&mut self) {
-        self.engine.learn(self.drafters.experience());
+        self.engine.keep_experience(self.drafters.experience());
         // A fault may have met the state half-way.
         if self.phase != Phase::Over && !std::thread::panicking() {
             self.keep_end();

@@ -109,6 +109,13 @@ class Store:
     left: Tensor
     offsets: NDArray[np.int64]
 
+    def release(self) -> None:
+        """Gives the memory back, whoever holds the store."""
+        for name in ("ids", "taps", "hidden", "left"):
+            setattr(self, name, torch.empty(0))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
     @staticmethod
     def build(replies: Replies, features: Features, taps: tuple[int, ...], device: str, rows: int = 64) -> Store:
         """Runs the target once over all sequences, similar lengths together."""
@@ -221,37 +228,46 @@ class Parts:
 
     @staticmethod
     def of(replies: Replies, most_tokens: int, seed: int, build: Callable[[Replies], Store]) -> Parts:
-        """Random parts of about equal size, with at most `most_tokens` tokens (or one sequence) each."""
+        """Random parts of about equal size, of at most `most_tokens` tokens each; one part if that is enough for all."""
         lengths = replies.plen + replies.glen
-        num_parts = max(1, -(-int(lengths.sum()) // max(1, most_tokens - int(lengths.max(initial=0)))))
+        total, longest = int(lengths.sum()), int(lengths.max(initial=0))
+        if total <= most_tokens:
+            return Parts([replies], build)
+        if most_tokens < 4 * longest:
+            raise ValueError(
+                f"the device may hold the features of {most_tokens} tokens, and one sequence has {longest}: raise --store-gb"
+            )
+        num_parts = -(-total // (most_tokens - longest))
         order = np.random.default_rng(seed).permutation(len(lengths))
         # A part ends with the sequence that reaches its share of the tokens.
         which = np.empty(len(lengths), dtype=np.int64)
         passed = lengths[order].cumsum() - lengths[order]
-        which[order] = passed * num_parts // max(1, int(lengths.sum()))
+        which[order] = passed * num_parts // total
         return Parts([replies.select(which == part) for part in np.unique(which)], build)
 
     def batches(
         self, context: int, rows: int, seed: int, device: str, run: Training
     ) -> Iterator[tuple[Store, Tensor, Tensor]]:
-        """A store with packed rows of it, until the run is over. Every part has an equal share of the run."""
+        """A store with packed rows of it, until the run is over.
+
+        Every part has an equal share of the run, one after the other. Reading a part takes none of the run's time.
+        """
 
         def place() -> int:
             return min(int(run.progress * len(self.parts)), len(self.parts) - 1)
 
         while not run.is_over:
             part = place()
-            store = self.build(self.parts[part])
+            with run.clock.paused():
+                store = self.build(self.parts[part])
             # A run that goes on with a single part goes on where it was.
             skip = run.step if len(self.parts) == 1 else 0
             for index, begins in endless_rows(store, context, rows, seed + run.step - skip, device, skip):
+                yield store, index, begins
                 if run.is_over or place() != part:
                     break
-                yield store, index, begins
-            # The device has no room for two.
-            del store
-            if device == "cuda":
-                torch.cuda.empty_cache()
+            # The device has no room for two, and whoever took batches may still have this one.
+            store.release()
 
 
 def fill_batch(index: NDArray, begins: NDArray, rows: int, device: str) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,8 @@
 
     python -m pleach_training.drafter.train --target PATH --replies FILE.npz --out DIR --minutes 10
 
-Stopped at any time, the same command goes on from the last checkpoint; with more minutes it goes on where it ended.
+Stopped at any time, the same command goes on from the last checkpoint; with more minutes it goes on where it ended, where
+replies take several parts with the part whose turn it then is.
 """
 
 from __future__ import annotations
@@ -231,6 +232,41 @@ def split_replies(replies: Replies, seed: int, share: float = 0.01) -> tuple[Rep
     return replies.select(usable & ~held), replies.select(held)
 
 
+# Options that say what a drafter looks like.
+SHAPE_OPTIONS = (
+    "mask_id",
+    "draft_vocab",
+    "layers",
+    "intermediate",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "taps",
+    "block",
+    "rope_theta",
+)
+
+
+def refuse_shape(parser: argparse.ArgumentParser, args: argparse.Namespace, options: tuple[str, ...]) -> None:
+    """Ends with an error if `--start-from` is given and one of `options`, which would have no effect."""
+    given = [name for name in options if getattr(args, name) != parser.get_default(name)]
+    if args.start_from is not None and given:
+        named = ", ".join("--" + name.replace("_", "-") for name in given)
+        parser.error(f"{named}: --start-from keeps the shape of what it starts from; leave one of the two out")
+
+
+def check_fit(shape: DrafterConfig, features: Features) -> None:
+    """Refuses a drafter that was made for a target of another shape."""
+    fields = {
+        "hidden_size": (shape.hidden_size, features.hidden_size),
+        "vocab_size": (shape.vocab_size, features.embedding.shape[0]),
+        "num_target_layers": (shape.num_target_layers, features.num_layers),
+    }
+    for name, (found, expected) in fields.items():
+        if found != expected:
+            raise ValueError(f"the drafter's {name} is {found}, but the target has {expected}: it was made for another model")
+
+
 def make_parts(
     replies: Replies, held: Replies, features: Features, taps: tuple[int, ...], store_gb: float, seed: int, device: str
 ) -> tuple[Parts, Store]:
@@ -268,7 +304,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--replies", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--start-from", type=Path, help="a trained drafter, whose shape and draft vocabulary stay")
+    parser.add_argument("--start-from", type=Path, help="a trained drafter; its shape and draft vocabulary stay")
     parser.add_argument("--mask-id", type=int, help="a token id that no text holds; needed without --start-from")
     parser.add_argument("--stop-ids", type=int, nargs="*", default=[], help="kept in any draft vocabulary")
     parser.add_argument("--minutes", type=float, default=DraftTrainConfig.minutes)
@@ -286,13 +322,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=DraftTrainConfig.rows)
     parser.add_argument("--context", type=int, default=DraftTrainConfig.context)
     parser.add_argument("--blocks", type=int, default=DraftTrainConfig.blocks)
-    parser.add_argument("--store-gb", type=float, default=STORE_GB, help="features on the device; more take turns")
+    parser.add_argument("--store-gb", type=float, default=STORE_GB, help="GB of features that the device holds at once")
     parser.add_argument("--kl-share", type=float, default=DraftTrainConfig.kl_share)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     if args.start_from is None and args.mask_id is None:
         parser.error("--mask-id is needed to train from the beginning; --start-from DIR has the mask of that drafter")
+    refuse_shape(parser, args, SHAPE_OPTIONS)
     torch.set_float32_matmul_precision("high")
     features = open_features(args.target, args.device)
     replies, held = split_replies(Replies.load(*args.replies), args.seed)
@@ -313,6 +350,7 @@ def main() -> None:
     )
     trainer = DraftTrainer(shape, config, features, draft_ids, args.device)
     if start is not None:
+        check_fit(start.config, features)
         trainer.model.load_state_dict(start.state_dict())
     parts, held_out = make_parts(replies, held, features, shape.target_layer_ids, args.store_gb, args.seed, args.device)
     train(trainer, parts, held_out, args.out)

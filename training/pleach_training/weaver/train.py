@@ -25,6 +25,7 @@ from ..drafter.train import (
     DraftTrainer,
     load_drafter,
     make_parts,
+    refuse_shape,
     split_replies,
 )
 from ..muon import set_rate, split_optimizers
@@ -210,6 +211,14 @@ def frozen_drafter(folder: Path, features: Features, config: WeaverTrainConfig, 
     return draft
 
 
+def check_fit(start: WeaverConfig, fresh: WeaverConfig) -> None:
+    """Refuses a Weaver whose widths or depth are not those that one for this target and drafter has."""
+    for name in ("d_model", "d_embed", "max_depth"):
+        found, expected = getattr(start, name), getattr(fresh, name)
+        if found != expected:
+            raise ValueError(f"the Weaver's {name} is {found}, not {expected}: it was made for another target or drafter")
+
+
 def shape_for(draft: DraftTrainer, features: Features, args: argparse.Namespace) -> WeaverConfig:
     """The Weaver's shape for a target and its drafter."""
     return WeaverConfig(
@@ -242,10 +251,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=WeaverTrainConfig.rows)
     parser.add_argument("--context", type=int, default=WeaverTrainConfig.context)
     parser.add_argument("--blocks", type=int, default=WeaverTrainConfig.blocks)
-    parser.add_argument("--store-gb", type=float, default=STORE_GB, help="features on the device; more take turns")
+    parser.add_argument("--store-gb", type=float, default=STORE_GB, help="GB of features that the device holds at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    refuse_shape(parser, args, ("rank", "layers", "heads", "mlp", "pool"))
     torch.set_float32_matmul_precision("high")
     config = WeaverTrainConfig(
         minutes=args.minutes,
@@ -263,6 +273,7 @@ def main() -> None:
     replies, held = split_replies(Replies.load(*args.replies), args.seed)
     trainer = WeaverTrainer(shape, config, draft)
     if start is not None:
+        check_fit(start.config, shape_for(draft, features, args))
         trainer.model.load_state_dict(start.state_dict())
     taps = draft.shape.target_layer_ids
     parts, held_out = make_parts(replies, held, features, taps, args.store_gb, args.seed, args.device)

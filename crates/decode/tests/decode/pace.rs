@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::{FakeTarget, KnowingDraft, RandomDraft};
 use pleach_decode::{
-    Clock, Company, CostCurve, DraftContext, Drafter, Generation, GenerationOptions, Lookup, NoDraft, Pace, Paced,
-    Spent, Step, Target, TokenId, TreeBuilder, TreeRows, Unconstrained,
+    Clock, Company, CostCurve, DraftContext, Drafter, Experience, Generation, GenerationOptions, Lookup, NoDraft, Pace,
+    Paced, Spent, Step, Target, TokenId, TreeBuilder, TreeRows, Unconstrained,
 };
 
 const VOCAB: usize = 24;
@@ -211,6 +211,49 @@ fn a_draft_dearer_than_what_it_brings_is_not_asked_for() {
     let (_, plain_s, ..) = write(fake(), NoDraft, (NoDraft, 0.0), cpu, 2000);
     let (_, seconds, ..) = write(fake(), NoDraft, (knowing(70), 1.5 * cpu(1)), cpu, 2000);
     assert!(seconds * 0.97 <= plain_s, "{}", plain_s / seconds);
+}
+
+/// How often a drafter that is mostly wrong is asked for a short text, and what it brought.
+fn drafts(pace: Pace, experience: Experience) -> (f64, Experience) {
+    let (clock, seconds) = (Hands::default(), 0.3 * cpu(1));
+    let costly = TimedDraft { drafter: RandomDraft { state: 9 }, clock: clock.clone(), seconds };
+    let paced = Paced::new(NoDraft, costly, clock.clone(), pace, CostCurve::default());
+    let mut drafter = paced.with_experience(experience);
+    let mut target = Timed { target: fake(), clock, cost: cpu };
+    let options = GenerationOptions { max_tokens: Some(60), budget: 64, ..GenerationOptions::new(VOCAB, 1000) };
+    let mut generation = Generation::new(options, &[1]).unwrap();
+    while generation.stopped().is_none() {
+        generation.step(&mut target, &mut drafter, &mut Unconstrained).unwrap();
+    }
+    (drafter.spent().draft_s / seconds, drafter.experience())
+}
+
+#[test]
+fn requests_begin_with_what_earlier_ones_have_found_out() {
+    let mut experience = Experience::default();
+    let (first, brought) = drafts(Pace::Auto(64), experience);
+    (0..4).for_each(|_| experience.learn(brought));
+    let (later, _) = drafts(Pace::Auto(64), experience);
+    assert!(first > later && later >= 2.0, "{first} drafts, then {later}");
+
+    let (_, fixed) = drafts(Pace::Fixed(8), Experience::default());
+    let mut unchanged = Experience::default();
+    unchanged.learn(fixed);
+    assert_eq!(unchanged, Experience::default(), "a fixed number of rows says nothing");
+}
+
+/// One stalled pass does not end drafting.
+#[test]
+fn a_disturbed_pass_is_not_blamed_on_the_drafter() {
+    thread_local!(static PASSES: Cell<u32> = const { Cell::new(0) });
+    fn stalls(rows: usize) -> f64 {
+        let passes = PASSES.replace(PASSES.get() + 1);
+        cpu(rows) * if passes == 100 { 60.0 } else { 1.0 }
+    }
+    let (_, _, spent, calm) = write(fake(), NoDraft, (knowing(25), 0.3 * cpu(1)), cpu, 600);
+    let (_, _, stalled, tokens_per_pass) = write(fake(), NoDraft, (knowing(25), 0.3 * cpu(1)), stalls, 600);
+    assert!(tokens_per_pass > 0.97 * calm, "{tokens_per_pass} where {calm} without the stall");
+    assert!(stalled.pass_s > spent.pass_s + 50.0 * cpu(1), "there was one");
 }
 
 /// A draft model as large as its target is not even tried, however right it is.
