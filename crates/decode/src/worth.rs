@@ -16,8 +16,8 @@ const OUTLIER: f64 = 3.0;
 /// Where other drafts promise this multiple of plain decoding, they are left alone.
 const GOOD_ENOUGH: f64 = 1.5;
 
-/// Weight of what drafts promise beside what came of them: promises follow a text quickly, but leave much out. Half lost 4 % of
-/// the speed on code (`docs/benchmarks.md`, "When a drafter is asked").
+/// Weight of what drafts promise beside what came of them: promises follow a text quickly, but leave much out. Measured in
+/// `docs/benchmarks.md`, "When a drafter is asked".
 const PROMISED: f64 = 0.3;
 
 /// What the drafts of a drafter that runs a model have brought: tokens, and the time that they took, in passes of one row.
