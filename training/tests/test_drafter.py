@@ -81,7 +81,7 @@ def test_training_learns_and_resumes(tmp_path: Path) -> None:
         torch.testing.assert_close(old, new, rtol=1e-2, atol=1e-2)
 
 
-def test_parts_hold_every_reply_once_and_take_turns(tmp_path: Path) -> None:
+def test_parts_hold_every_reply_once_and_follow_each_other(tmp_path: Path) -> None:
     replies, built, stores = toy.replies(40, 1), [], []
 
     def build(part: Replies) -> Store:

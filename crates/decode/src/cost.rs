@@ -11,7 +11,7 @@ const RATIOS: [f64; KNOTS.len()] = [1.0, 1.12, 1.4, 1.45, 1.75, 1.8, 1.9];
 const LEAST_WEIGHT: f64 = 0.1;
 
 /// How far one measurement may be from the curve, as a factor; what lies beyond is some other program's doing.
-const OUTLIER: f64 = 2.0;
+pub(crate) const OUTLIER: f64 = 2.0;
 
 /// Seconds of a pass by its number of rows, learned from the passes that are made anyway.
 ///

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::calibration::{Calibration, Guesses, Source};
+use crate::cost::OUTLIER;
 use crate::worth::{Experience, Promise, Window, Worth};
 use crate::{CostCurve, DraftContext, Drafter, Step, Target, TreeBuilder};
 
@@ -11,9 +12,6 @@ const MARGIN: f64 = 1.03;
 
 /// Steps of several rows after which one of a single row shows what that costs by now: contexts grow.
 const REFRESH: u32 = 128;
-
-/// A pass that takes longer than this multiple of what such passes take was disturbed.
-const OUTLIER: f64 = 2.0;
 
 /// A draft without guesses that takes less than this share of a plain pass was none.
 const NO_DRAFT: f64 = 0.02;

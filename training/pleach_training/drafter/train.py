@@ -337,7 +337,10 @@ def main() -> None:
     if start is None and args.draft_vocab:
         always = (*args.stop_ids, 0)
         draft_ids = torch.from_numpy(frequent_tokens(replies, args.draft_vocab, always))
-    shape = shape_for(features, args, args.rope_theta, args.draft_vocab or None) if start is None else start.config
+    shape = shape_for(features, args, args.rope_theta, args.draft_vocab or None)
+    if start is not None:
+        shape = start.config
+        check_fit(shape, features)
     config = DraftTrainConfig(
         minutes=args.minutes,
         steps=args.steps,
@@ -350,7 +353,6 @@ def main() -> None:
     )
     trainer = DraftTrainer(shape, config, features, draft_ids, args.device)
     if start is not None:
-        check_fit(start.config, features)
         trainer.model.load_state_dict(start.state_dict())
     parts, held_out = make_parts(replies, held, features, shape.target_layer_ids, args.store_gb, args.seed, args.device)
     train(trainer, parts, held_out, args.out)

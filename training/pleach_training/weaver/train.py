@@ -269,11 +269,13 @@ def main() -> None:
     features = open_features(args.target, args.device)
     draft = frozen_drafter(args.drafter, features, config, args.device)
     start = None if args.start_from is None else load_weaver(args.start_from, args.device)
-    shape = shape_for(draft, features, args) if start is None else start.config
+    shape = shape_for(draft, features, args)
+    if start is not None:
+        check_fit(start.config, shape)
+        shape = start.config
     replies, held = split_replies(Replies.load(*args.replies), args.seed)
     trainer = WeaverTrainer(shape, config, draft)
     if start is not None:
-        check_fit(start.config, shape_for(draft, features, args))
         trainer.model.load_state_dict(start.state_dict())
     taps = draft.shape.target_layer_ids
     parts, held_out = make_parts(replies, held, features, taps, args.store_gb, args.seed, args.device)
