@@ -11,6 +11,10 @@ const WIDTH: usize = 8;
 /// Nodes of a depth that are expanded at most, the likeliest.
 const MOST_EXPANDED: usize = 16;
 
+/// Candidates of a place that are scored at most where guesses must pay: with few rows, fewer than the Weaver was trained with
+/// give as many tokens per pass, and each takes a row of the output head (`docs/benchmarks.md`, "Less for each draft").
+const MOST_SCORED: usize = 32;
+
 /// A node is expanded if its chance is at least this share of an even one, `1 / rows of the pass`.
 const LEAST_SHARE: f32 = 0.2;
 
@@ -41,14 +45,16 @@ pub(crate) fn grow(
 ) -> Result<(), ModelError> {
     let logits = drafter.logits()?;
     let per_depth = logits.len() / guesses;
-    // Row 0 of the block is the last token of the text, whose place the target's hidden state takes.
-    weaver.begin(&[hidden, &drafter.hidden()?[hidden.len()..]].concat())?;
+    // Row 0 of the block is the last token of the text, whose place the target's hidden state takes. Rows beyond the guesses have
+    // no candidates: left out, they cost nothing and are not missed.
+    weaver.begin(&[hidden, &drafter.hidden()?[hidden.len()..(guesses + 1) * hidden.len()]].concat())?;
+    let pool = weaver.weaver().config().candidate_pool_size;
+    let size = if context.least_chances.is_empty() { pool } else { pool.min(MOST_SCORED) };
     let mut growth = Growth::new(context, tree);
     for depth in 0..guesses.min(weaver.weaver().config().max_depth) {
         if growth.level.is_empty() {
             break;
         }
-        let size = weaver.weaver().config().candidate_pool_size;
         let vocabulary = drafter.drafter().config().draft_to_target.as_deref();
         let list = Shortlist::new(&logits[depth * per_depth..][..per_depth], vocabulary, size);
         // A drafter whose weights give no numbers has nothing to say.
