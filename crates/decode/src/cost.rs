@@ -6,7 +6,8 @@
 const KNOTS: [usize; 9] = [1, 2, 3, 4, 6, 8, 16, 32, 64];
 
 /// What a knot costs as a multiple of the one before, until it is measured: 4-bit weights on two AVX-512 cores
-/// (`docs/benchmarks.md`). Where rows are cheaper, measured knots lift the ones after them step by step.
+/// (`docs/benchmarks.md`), 3 and 6 rows on the line between their neighbors. Where rows are cheaper, measured knots lift the ones
+/// after them step by step.
 const RATIOS: [f64; KNOTS.len()] = [1.0, 1.12, 1.2, 1.17, 1.23, 1.18, 1.75, 1.8, 1.9];
 
 /// A measurement counts this much at least, so that the curve follows the machine.
@@ -148,6 +149,7 @@ mod tests {
         curve.record(1, 2.0);
         assert_eq!(curve.seconds(1), Some(2.0));
         assert_eq!(curve.seconds(2), Some(2.0 * 1.12));
+        assert_eq!(curve.seconds(3), Some(2.0 * 1.12 * 1.2));
         let (four, six) = (2.0 * 1.12 * 1.2 * 1.17, 2.0 * 1.12 * 1.2 * 1.17 * 1.23);
         assert_eq!(curve.seconds(5), Some(four + 0.5 * (six - four)));
     }

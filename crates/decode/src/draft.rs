@@ -68,6 +68,12 @@ impl DraftContext<'_> {
     pub fn least_chance(&self, rows: usize) -> f32 {
         self.least_chances.get(rows.saturating_sub(1)).copied().unwrap_or(0.0)
     }
+
+    /// Whether guesses have to pay for their rows, so that a drafter may leave out work that brings too little: not where the
+    /// number of rows is fixed.
+    pub fn must_pay(&self) -> bool {
+        !self.least_chances.is_empty()
+    }
 }
 
 /// Drafts nothing: every pass has one row, which is plain decoding.

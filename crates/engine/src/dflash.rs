@@ -192,7 +192,7 @@ impl BlockDraft {
         let Some(sequence) = &self.sequence else { return Ok(()) };
         // A tree is no deeper than it has guesses, and the output head is a large part of a draft.
         let deepest = runner.drafter().config().block_size - 1;
-        let reach = if context.least_chances.is_empty() { deepest } else { self.reach.places() };
+        let reach = if context.must_pay() { self.reach.places() } else { deepest };
         let guesses = deepest.min(tree.max_depth()).min(context.budget - 1).min(reach);
         runner.draft(last, guesses, sequence)?;
         self.places = guesses;

@@ -49,7 +49,7 @@ pub(crate) fn grow(
     // no candidates: left out, they cost nothing and are not missed.
     weaver.begin(&[hidden, &drafter.hidden()?[hidden.len()..(guesses + 1) * hidden.len()]].concat())?;
     let pool = weaver.weaver().config().candidate_pool_size;
-    let size = if context.least_chances.is_empty() { pool } else { pool.min(MOST_SCORED) };
+    let size = if context.must_pay() { pool.min(MOST_SCORED) } else { pool };
     let mut growth = Growth::new(context, tree);
     for depth in 0..guesses.min(weaver.weaver().config().max_depth) {
         if growth.level.is_empty() {
