@@ -45,9 +45,9 @@ pub(crate) fn grow(
 ) -> Result<(), ModelError> {
     let logits = drafter.logits()?;
     let per_depth = logits.len() / guesses;
-    // Row 0 of the block is the last token of the text, whose place the target's hidden state takes. Rows beyond the guesses have
+    // The target's hidden state takes the place of row 0 of the block, the last token of the text. Rows beyond the guesses have
     // no candidates: left out, they cost nothing and are not missed.
-    weaver.begin(&[hidden, &drafter.hidden()?[hidden.len()..(guesses + 1) * hidden.len()]].concat())?;
+    weaver.begin(&[hidden, drafter.hidden()?].concat())?;
     let pool = weaver.weaver().config().candidate_pool_size;
     let size = if context.must_pay() { pool.min(MOST_SCORED) } else { pool };
     let mut growth = Growth::new(context, tree);

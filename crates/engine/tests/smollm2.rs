@@ -230,7 +230,8 @@ fn the_drafter_computes_what_it_was_trained_to() {
             let mut sequence = runner.drafter().new_sequence().unwrap();
             runner.read(&taps[..anchor as usize * 4 * 576], &mut sequence).unwrap();
             runner.draft(tokens[anchor as usize], 7, &sequence).unwrap();
-            let worst = worst(runner.hidden().unwrap(), &hidden[block * 8 * 576..][..8 * 576]);
+            // All rows but the first, which guesses nothing.
+            let worst = worst(runner.hidden().unwrap(), &hidden[(block * 8 + 1) * 576..][..7 * 576]);
             assert!(worst < tolerance, "{name}, {options:?}, block {block}: {worst} off");
         }
     }

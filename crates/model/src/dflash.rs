@@ -10,7 +10,7 @@ use pleach_checkpoint::{
 use pleach_kernels::ops::Sight;
 use pleach_kernels::{Device, KernelError, Ops, Rows, SequenceRows, State, StateLayout, Tensor, Weight};
 
-use crate::block::{Block, Mixer, Residual};
+use crate::block::{Block, Mixer, Stack, Wanted};
 use crate::linear::{Linear, RmsNorm};
 use crate::load::{DraftBits, Floats, LoadOptions, Loader, draft_data};
 use crate::pass_cache::{PassCache, RunOf};
@@ -51,7 +51,7 @@ pub struct DFlashRunner {
 /// Tensors of a recorded pass over a block.
 #[derive(Clone, Copy, Debug)]
 struct BlockTensors {
-    /// `[rows, hidden_size]`, after the final norm.
+    /// `[outputs, hidden_size]`, after the final norm.
     hidden: Tensor,
     /// `[outputs, draft vocabulary]`.
     logits: Tensor,
@@ -155,25 +155,20 @@ impl DFlash {
 
     fn record_block(&self, ops: &mut Ops) -> Result<BlockTensors, KernelError> {
         let stream = ops.embed(&self.embed_tokens)?;
-        let norm_before = |layer: usize| self.blocks.get(layer).map_or(&self.norm, |block| &block.input_layernorm);
-        let normed = ops.rms_norm(stream, &norm_before(0).weight, norm_before(0).eps)?;
-        let mut x = Residual { stream, normed };
-        for (layer, block) in self.blocks.iter().enumerate() {
-            x = block.record(ops, x, norm_before(layer + 1))?;
-        }
-        let wanted = ops.gather_outputs(x.normed)?;
-        let [logits] = ops.linear(wanted, [self.head.parts()])?;
+        let stack = Stack { blocks: &self.blocks, norm: &self.norm };
+        let hidden = stack.record(ops, stream, Wanted::Outputs)?.normed;
+        let [logits] = ops.linear(hidden, [self.head.parts()])?;
         let gate = match &self.selector {
             Some(selector) => {
-                let [gate] = ops.linear(wanted, [selector.hidden_projection.parts()])?;
+                let [gate] = ops.linear(hidden, [selector.hidden_projection.parts()])?;
                 ops.keep(gate);
                 Some(gate)
             }
             None => None,
         };
-        ops.keep(x.normed);
+        ops.keep(hidden);
         ops.keep(logits);
-        Ok(BlockTensors { hidden: x.normed, logits, gate })
+        Ok(BlockTensors { hidden, logits, gate })
     }
 }
 
@@ -276,7 +271,7 @@ impl DFlashRunner {
         Ok(selector.transitions(before, gate, candidates))
     }
 
-    /// Hidden states of the last block after the final norm: `[block_size, hidden_size]`.
+    /// Hidden states of the guesses of the last block after the final norm: `[guesses, hidden_size]`.
     ///
     /// # Errors
     /// [`ModelError::NotRun`] if nothing was drafted.

@@ -7,7 +7,7 @@ use pleach_kernels::{
     Capacity, Device, KernelError, KvLayout, Ops, PassWork, StateLayout, StateValues, Tensor, Weight,
 };
 
-use crate::block::{Block, Residual};
+use crate::block::{Block, Stack, Stacked, Wanted};
 use crate::linear::{Linear, RmsNorm};
 use crate::load::{LoadOptions, Loader};
 use crate::mtp::MtpHead;
@@ -179,25 +179,18 @@ impl Model {
     /// Records the pass from token ids to logits.
     pub(crate) fn record(&self, ops: &mut Ops, taps: &[Tap]) -> Result<Outputs, KernelError> {
         let stream = ops.embed(&self.embed_tokens)?;
-        let first = self.norm_before(0);
-        let normed = ops.rms_norm(stream, &first.weight, first.eps)?;
-        let mut streams = vec![stream];
-        let mut x = Residual { stream, normed };
-        for (layer, block) in self.blocks.iter().enumerate() {
-            x = block.record(ops, x, self.norm_before(layer + 1))?;
-            streams.push(x.stream);
-        }
-        let wanted = ops.gather_outputs(x.normed)?;
-        let [logits] = ops.linear(wanted, [self.lm_head.parts()])?;
+        // Taps are of all rows; without one at the end, rows of a prompt leave nothing but states there.
+        let last = Tap::Layer(self.blocks.len().saturating_sub(1));
+        let wanted =
+            if taps.iter().any(|&tap| tap == Tap::Final || tap == last) { Wanted::Rows } else { Wanted::Outputs };
+        let Stacked { streams, normed } =
+            Stack { blocks: &self.blocks, norm: &self.norm }.record(ops, stream, wanted)?;
+        let read = if wanted == Wanted::Rows { ops.gather_outputs(normed)? } else { normed };
+        let [logits] = ops.linear(read, [self.lm_head.parts()])?;
         ops.keep(logits);
 
-        let taps: Vec<_> = taps.iter().map(|tap| tap.pick(&streams, x.normed)).collect();
+        let taps: Vec<_> = taps.iter().map(|tap| tap.pick(&streams, normed)).collect();
         taps.iter().for_each(|&tap| ops.keep(tap));
         Ok(Outputs { logits, taps })
-    }
-
-    /// The norm that reads the stream before block `layer`; the final norm after the last.
-    fn norm_before(&self, layer: usize) -> &RmsNorm {
-        self.blocks.get(layer).map_or(&self.norm, |block| &block.input_layernorm)
     }
 }

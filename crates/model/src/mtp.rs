@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleach_kernels::{KernelError, Ops, Rows, State, StateLayout, Tensor, Weight};
 
-use crate::block::{Block, Residual};
+use crate::block::{Block, Residual, Wanted};
 use crate::linear::{Linear, RmsNorm};
 use crate::pass_cache::{PassCache, RunOf};
 use crate::state::MtpSequence;
@@ -50,7 +50,7 @@ impl MtpHead {
 
         let first = &self.block.input_layernorm;
         let normed = ops.rms_norm(stream, &first.weight, first.eps)?;
-        let hidden = self.block.record(ops, Residual { stream, normed }, &self.norm)?.normed;
+        let hidden = self.block.record(ops, Residual { stream, normed }, &self.norm, Wanted::Rows)?.normed;
         let wanted = ops.gather_outputs(hidden)?;
         let [logits] = ops.linear(wanted, [lm_head.parts()])?;
         ops.keep(hidden);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::{devices, load};
 use pleach_kernels::{Device, Rows, SequenceRows};
-use pleach_model::{LoadOptions, Model, Runner, Sequence};
+use pleach_model::{LoadOptions, Model, Runner, Sequence, Tap};
 use proptest::prelude::*;
 
 const MODELS: [&str; 4] = ["tiny-llama", "tiny-qwen3", "tiny-qwen35", "tiny-qwen35-moe"];
@@ -65,6 +65,35 @@ fn a_prompt_in_chunks_leaves_the_bits_of_single_rows() {
             }
             assert!(found == expected, "logits, chunks of {chunk}, {:?}", model.config().architecture);
             assert!(state_bits(&model, &sequence) == state_bits(&model, &alone), "state, chunks of {chunk}");
+        }
+    }
+}
+
+/// Rows that nobody reads leave their states, whether the pass keeps their hidden states or goes on without them.
+#[test]
+fn outputs_are_those_of_single_rows_whichever_are_asked_for() {
+    let ids: Vec<u32> = (0..9).map(|i| (i * 37 + 11) % 490).collect();
+    let all: Vec<_> = (0..ids.len()).collect();
+    let rows = Rows::new(&[SequenceRows::chain(0, &ids)]).unwrap();
+    for model in models() {
+        let last = Tap::Layer(model.config().num_hidden_layers - 1);
+        let mut alone = model.new_sequence().unwrap();
+        let expected = one_by_one(&model, &mut alone, &ids);
+        for taps in [&[][..], &[Tap::Embedding, Tap::Layer(0)], &[last], &[Tap::Final]] {
+            let mut runner = Runner::with_taps(Arc::clone(&model), taps).unwrap();
+            for outputs in [&[][..], &[8], &[3, 0, 8, 3]] {
+                let mut sequence = model.new_sequence().unwrap();
+                runner.forward(&rows, outputs, &[&sequence]).unwrap();
+                let found = runner.logits().unwrap().chunks_exact(model.config().vocab_size).map(bits);
+                let of_outputs = outputs.iter().map(|&row| expected[row].clone());
+                assert!(found.eq(of_outputs), "{taps:?}, {outputs:?}, {:?}", model.config().architecture);
+                for tap in 0..taps.len() {
+                    let len = runner.tap(tap).unwrap().len();
+                    assert_eq!(len, ids.len() * model.config().hidden_size, "{taps:?}: all rows");
+                }
+                runner.commit(&all, &mut sequence).unwrap();
+                assert!(state_bits(&model, &sequence) == state_bits(&model, &alone), "{taps:?}, {outputs:?}");
+            }
         }
     }
 }
