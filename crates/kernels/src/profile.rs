@@ -127,10 +127,10 @@ impl PassPart {
             Op::Route(_) => Self::Route,
             Op::Experts(_) => Self::Experts,
             Op::SwiGlu(_) => Self::SwiGlu,
-            Op::Linear(linear) if linear.x.extent == Extent::Outputs => Self::LmHead,
             Op::Linear(linear) => {
                 let fed = linear.projections.first().and_then(|first| places.by_reader[first.out.index()]);
-                fed.or(places.by_writer[linear.x.index()]).unwrap_or(Self::OtherProj)
+                let other = if linear.x.extent == Extent::Outputs { Self::LmHead } else { Self::OtherProj };
+                fed.or(places.by_writer[linear.x.index()]).unwrap_or(other)
             }
             _ => Self::Other,
         }
@@ -236,6 +236,25 @@ mod tests {
     fn a_recording_knows_its_work() {
         let (recording, _) = block(&ReferenceDevice::new());
         let expected = PassWork { weight_bytes: 4 * (4 + 3 * 24 + 40), macs_per_row: 3 * 24, macs_per_output: 40 };
+        assert_eq!(recording.work(), expected);
+    }
+
+    /// A feed-forward block of outputs is no head, and is counted for outputs.
+    #[test]
+    fn a_block_of_outputs_is_told_from_the_head() {
+        let device = ReferenceDevice::new();
+        let mut ops = Ops::new(Capacity { rows: 4, outputs: 2 });
+        let (table, gate, down) = (weight(&device, 10, 4), weight(&device, 6, 4), weight(&device, 4, 6));
+        let x = ops.embed(&table).unwrap();
+        let wanted = ops.gather_outputs(x).unwrap();
+        let [gate, up] = ops.linear(wanted, [(&gate, None), (&gate, None)]).unwrap();
+        let hidden = ops.swiglu(gate, up).unwrap();
+        let [y] = ops.linear(hidden, [(&down, None)]).unwrap();
+        ops.linear(y, [(&table, None)]).unwrap();
+        let recording = ops.finish();
+        use PassPart::{DownProj, Embed, GateUpProj, LmHead, Other, SwiGlu};
+        assert_eq!(PassPart::of_all(&recording), [Embed, Other, GateUpProj, SwiGlu, DownProj, LmHead]);
+        let expected = PassWork { weight_bytes: 4 * (4 + 3 * 24 + 40), macs_per_row: 0, macs_per_output: 3 * 24 + 40 };
         assert_eq!(recording.work(), expected);
     }
 

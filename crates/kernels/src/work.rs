@@ -11,7 +11,8 @@ pub struct PassWork {
     pub weight_bytes: u64,
     /// Multiply-adds with weights per row of a pass.
     pub macs_per_row: u64,
-    /// Multiply-adds with weights per row whose logits are wanted, besides those of the row.
+    /// Multiply-adds with weights per row whose logits are wanted, besides those of the row: of the head, and of what follows
+    /// the mixer of the last block.
     pub macs_per_output: u64,
 }
 
@@ -30,9 +31,9 @@ impl Recording {
         for op in &self.ops {
             let one = weight_work(op, 1);
             work.weight_bytes += one.weight_bytes;
-            match op {
-                Op::Linear(Linear { x, .. }) if x.extent == Extent::Outputs => work.macs_per_output += one.macs,
-                _ => work.macs_per_row += one.macs,
+            match extent(op) {
+                Extent::Outputs => work.macs_per_output += one.macs,
+                Extent::Rows => work.macs_per_row += one.macs,
             }
         }
         work
@@ -42,11 +43,19 @@ impl Recording {
 impl OpWork {
     /// Of `op` in a run over `rows`, of which `outputs` are wanted.
     pub(crate) fn of(op: &Op, rows: &Rows, outputs: usize) -> Self {
-        let count = match op {
-            Op::Linear(Linear { x, .. }) if x.extent == Extent::Outputs => outputs,
-            _ => rows.len(),
+        let count = match extent(op) {
+            Extent::Outputs => outputs,
+            Extent::Rows => rows.len(),
         };
         Self { state_bytes: state_bytes(op, rows), ..weight_work(op, count) }
+    }
+}
+
+/// What an op with weights multiplies.
+fn extent(op: &Op) -> Extent {
+    match op {
+        Op::Linear(Linear { x, .. }) | Op::Experts(Experts { x, .. }) => x.extent,
+        _ => Extent::Rows,
     }
 }
 
